@@ -1,0 +1,158 @@
+/* config.h: the configuration as an immutable snapshot. Loaded whole or not at all; every fault of
+ * a file is reported in one go. Times are microseconds, sizes bytes. */
+#ifndef OUTBOXD_CONFIG_H
+#define OUTBOXD_CONFIG_H
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "message/route.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum tls_mode { TLS_DISABLED, TLS_REQUIRED, TLS_VERIFY_CA, TLS_VERIFY_IDENTITY };
+
+/* Where the mode was left out it has been decided when the snapshot is made: verify_identity for
+ * TCP off loopback, disabled on loopback and sockets. */
+struct tls_conf {
+	enum tls_mode mode;
+	char *ca_file;   /* NULL: the system's store */
+	char *cert_file; /* NULL: no client certificate */
+	char *key_file;
+};
+
+enum secret_kind { SECRET_NONE, SECRET_LITERAL, SECRET_FILE, SECRET_CREDENTIAL };
+
+struct secret_conf {
+	enum secret_kind kind;
+	char *value; /* the secret itself, the file's path, or the credential's name */
+};
+
+struct endpoint {
+	char *host; /* name or address, IPv6 without brackets */
+	uint16_t port;
+};
+
+struct broker_conf {
+	char *name;
+	struct endpoint *hosts; /* tried in turn */
+	size_t host_count;
+	char *vhost;
+	char *username;
+	struct secret_conf password;
+	struct tls_conf tls;
+	int64_t heartbeat_us;
+	int64_t connect_timeout_us;
+	int64_t confirm_timeout_us;
+	uint64_t max_message_size;
+	unsigned line; /* where it stands in the file */
+};
+
+enum row_image { ROW_IMAGE_SERVER, ROW_IMAGE_MINIMAL };
+
+struct database_conf {
+	struct endpoint *hosts; /* none when socket is set */
+	size_t host_count;
+	char *socket;
+	char *name;
+	char *username;
+	struct secret_conf password;
+	struct tls_conf tls;
+	char *server_public_key_file; /* NULL: fetched from the server, on loopback only */
+	int64_t connect_timeout_us;
+	int64_t query_timeout_us;
+	enum row_image binlog_row_image;
+};
+
+enum ordering { ORDERING_AGGREGATE, ORDERING_NONE };
+enum on_dead { ON_DEAD_BLOCK, ON_DEAD_PASS };
+
+struct publish_conf {
+	char *exchange;
+	char *routing_key;
+	enum body_format body;
+	bool mandatory;
+	bool persistent;
+	struct route_header *headers;
+	size_t header_count;
+};
+
+struct retry_conf {
+	unsigned max_attempts;
+	int64_t base_us;
+	int64_t cap_us;
+	double jitter; /* 0 to 1: share of the delay that may be added or taken away */
+};
+
+struct source_conf {
+	char *name;
+	struct database_conf database;
+	char *table;
+	const struct broker_conf *broker; /* in the same snapshot */
+	struct publish_conf publish;
+	enum ordering ordering;
+	enum on_dead on_dead;
+	unsigned workers;
+	unsigned batch;
+	unsigned max_in_flight;
+	uint64_t max_in_flight_bytes;
+	int64_t poll_interval_us;
+	int64_t lease_us;
+	struct retry_conf retry;
+	unsigned line;
+};
+
+enum log_events { LOG_EVENTS_NONE, LOG_EVENTS_FAILURES, LOG_EVENTS_ALL };
+
+struct log_conf {
+	char *file; /* NULL: stderr */
+	int level;  /* enum log_level */
+	bool json;
+	enum log_events events;
+};
+
+struct http_conf {
+	char *host; /* NULL: no HTTP */
+	uint16_t port;
+};
+
+struct wakeup_conf {
+	char *socket; /* NULL: none */
+	unsigned mode;
+	char *group; /* NULL: left as it is */
+};
+
+struct config {
+	char *path;
+	char *instance;
+	int64_t shutdown_timeout_us;
+	struct log_conf log;
+	struct http_conf http;
+	struct wakeup_conf wakeup;
+	struct broker_conf *brokers;
+	size_t broker_count;
+	struct source_conf *sources;
+	size_t source_count;
+};
+
+/* Reads, checks and cross-checks the file. On success *out is the caller's. On -1 *faults
+ * (initialised by the caller) holds every fault, one a line: "FILE:LINE:COLUMN: WHAT: WHAT TO
+ * DO\n", a fault of the whole file as "FILE: WHAT: WHAT TO DO\n". Never holds a secret or the value
+ * of a key that may hold one. */
+int config_load(struct config **out, const char *path, struct buf *faults) MUST_CHECK;
+void config_free(struct config *c);
+
+const struct source_conf *config_source(const struct config *c, const char *name);
+const struct broker_conf *config_broker(const struct config *c, const char *name);
+
+/* Reads the secret now, into *out (reset first; wipe it with secret_wipe()). One trailing newline
+ * of a file is not part of it. -1: the file cannot be read, is empty, holds a NUL or is larger than
+ * 4 KiB. */
+int secret_read(const struct secret_conf *s, struct buf *out, struct err *e) MUST_CHECK;
+void secret_wipe(struct buf *secret);
+
+/* A reference of every key: path, type, range, default, whether required; one a line. Tests compare
+ * the sample file and the man page with it. */
+void config_describe(FILE *out);
+
+#endif
