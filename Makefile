@@ -47,8 +47,10 @@ CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
 all: missing $(B)/outboxd
 
 missing:
-	@$(if $(strip $(MISSING)),echo "missing build dependencies: $(strip $(MISSING))" >&2; \
-		echo "on Debian or Ubuntu, as root: tests/packages build" >&2; exit 2,:)
+	@if [ -n "$(strip $(MISSING))" ]; then \
+		echo "missing build dependencies: $(strip $(MISSING))" >&2; \
+		echo "install them on Debian or Ubuntu as root with: tests/packages build" >&2; exit 2; \
+	fi
 
 $(B)/outboxd: $(CMD_OBJ) $(B)/liboutboxd.a
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
