@@ -28,7 +28,7 @@ struct row {
 	struct slice traceparent;
 	struct slice tracestate;
 	struct slice headers; /* JSON text */
-	struct slice extra[ROW_EXTRA_MAX];
+	const struct slice *extra; /* as many as the route asked for; NULL when it asked for none */
 };
 
 #endif
