@@ -7,9 +7,9 @@
  * are the database's; spans of time go in as microseconds.
  *
  * Error kinds: ERR_LINK: the connection is finished, close() and connect() again; ERR_RETRY: rolled
- * back (deadlock, lock wait, read-only for a moment), the connection is good; ERR_CONFIG: the
- * schema, a privilege or the account is at fault; ERR_NOMEM. After any -1 from a write the rows are
- * as they were, except where the outcome of COMMIT itself is unknown. */
+ * back (deadlock, lock wait), the connection is good; ERR_CONFIG: the schema, a privilege or the
+ * account is at fault; ERR_NOMEM. After any -1 from a write the rows are as they were, except where
+ * the outcome of COMMIT itself is unknown. */
 #ifndef OUTBOXD_STORE_H
 #define OUTBOXD_STORE_H
 
@@ -21,68 +21,88 @@
 /* The classes of claimable rows; each is a statement of its own. */
 enum row_class {
 	ROW_FRESH,   /* PENDING, next_retry_at NULL */
-	ROW_DUE,     /* PENDING, next_retry_at reached: released with a delay, or held behind a head
-			that moved */
+	ROW_DUE,     /* PENDING, next_retry_at reached: held for a while, and now back */
 	ROW_RETRY,   /* RETRY, next_retry_at NULL or reached */
-	ROW_EXPIRED, /* PROCESSING, lease over, or without owner or lease */
+	ROW_EXPIRED, /* PROCESSING under another owner, lease over, or without owner or lease */
 	ROW_CLASSES,
 };
 
 /* What an idle poll sees, in one plain SELECT without a transaction. */
 struct store_look {
-	bool leads; /* ordered sources: this connection holds the source's lock; others: true */
+	bool leads;               /* this connection holds the source's lock; unordered: true */
 	bool exists[ROW_CLASSES]; /* ROW_EXPIRED only if asked for */
-	int64_t next_due_us; /* until the next row not yet due becomes due; TIME_NEVER if there is
-				none */
+	int64_t next_due_us;      /* until the next delayed row is due; TIME_NEVER: none */
 };
 
 struct claim_spec {
-	unsigned limit[ROW_CLASSES]; /* at most so many rows of each class; 0: the class is not
-					looked at */
-	unsigned total; /* at most so many rows in all; taken RETRY, DUE, EXPIRED, FRESH */
+	unsigned limit[ROW_CLASSES]; /* at most so many of each; 0: the class is not looked at */
+	unsigned total;              /* at most so many in all; RETRY, DUE, EXPIRED, then FRESH */
 	int64_t lease_us;
 };
 
 /* Takes the claimed rows one by one; *row is valid during the call only. `takeovers` is how many
  * times in a row the row's lease has expired under its owners, this time included; 0 unless the
- * class is ROW_EXPIRED. Returning -1 (out of memory) makes the claim roll back. */
+ * class is ROW_EXPIRED. 0: taken. 1: no room for it: neither this row nor any that follows is
+ * claimed. -1: the claim rolls back. */
 struct row_sink {
 	int (*row)(void *arg, enum row_class class, const struct row *row, unsigned takeovers);
+	/* Ordered sources: a row that sorts before the last FRESH one taken, but that somebody else
+	 * has locked just now, so that it was skipped: its aggregate must wait. */
+	int (*skipped)(void *arg, const struct row *key);
 	void *arg;
 };
 
 enum settle_kind {
 	SETTLE_SENT,    /* confirmed */
-	SETTLE_RETRY,   /* charged: retry_count + 1, due after delay_us */
+	SETTLE_RETRY,   /* charged: retry_count as given, due after delay_us */
 	SETTLE_DEAD,    /* retry_count as given */
-	SETTLE_RELEASE, /* never sent: back to PENDING or RETRY by its retry_count, nothing else
-			   changed */
+	SETTLE_RELEASE, /* never sent: PENDING or RETRY by its retry_count, the rest as it was */
+	SETTLE_HOLD,    /* like RELEASE, but not before delay_us, for the reason in `error` */
 };
 
 struct settle {
 	uint64_t id;
 	enum settle_kind kind;
-	uint32_t retry_count; /* to be written, RETRY and DEAD */
-	int64_t delay_us;     /* RETRY */
-	const char
-		*error; /* "CLASS: words", RETRY and DEAD; cut to the column's 1,024 characters */
-	bool again; /* an earlier try may have been committed: what already stands as wanted is no
-		       loss */
-	bool lost;  /* out: no row matched owner and state */
+	uint32_t retry_count; /* to be written: RETRY and DEAD */
+	int64_t delay_us;     /* RETRY and HOLD: next_retry_at = now + delay_us */
+	const char *error;    /* "CLASS: words": RETRY, DEAD, HOLD; cut to 1,024 characters */
+	bool again;           /* may stand already from an earlier try: then it is no loss */
+	bool lost;            /* out: no row matched owner and state */
+};
+
+/* The place of a row in its aggregate's order, and what stands before it. */
+struct order_probe {
+	uint64_t id;
+	int64_t created_us;
+	struct slice aggregate_type, aggregate_id;
+	/* out: the nearest earlier row of the aggregate that is neither SENT nor passed by */
+	uint64_t head_id; /* 0: none, the way is free */
+	char head_event_id[65];
+	bool head_dead;      /* only an operator moves it */
+	bool head_owned;     /* PROCESSING under this very owner */
+	int64_t head_due_us; /* until it can be claimed; 0: now */
+};
+
+/* Where a page of barred() ended; opaque to the relay. */
+struct barred_cursor {
+	unsigned stage;
+	bool started;
+	char next_retry_at[32], created_at[32];
+	uint64_t id;
 };
 
 struct store;
 
 struct store_ops {
-	/* Connects, sets and verifies the session, reads the table's columns. `name_and_address` of
-	 * the server is then in store->peer for logs. */
+	/* Connects, sets and verifies the session, reads the table's columns; then store->peer
+	 * names the server for logs. */
 	int (*connect)(struct store *s, struct err *e);
-	void (*close)(
-		struct store *s); /* takes a store that is not connected, never blocks for long */
+	/* Takes a store that is not connected; never blocks for long. */
+	void (*close)(struct store *s);
 	int (*look)(struct store *s, bool expired_too, struct store_look *out, struct err *e);
 	/* Marks rows PROCESSING under the owner and hands them to the sink, each class in its own
 	 * order: FRESH by (created_at, id). On -1 nothing may be published of what the sink got;
-	 * *unknown tells that the rows may nevertheless stand as claimed, to be released when the
+	 * *unknown tells that the rows may nevertheless stand as claimed, to be released once the
 	 * database can be reached. */
 	int (*claim)(struct store *s, const struct claim_spec *spec, const struct row_sink *sink,
 		bool *unknown, struct err *e);
@@ -94,6 +114,21 @@ struct store_ops {
 	 * that are not. Ids ascending. */
 	int (*renew)(struct store *s, const uint64_t *ids, bool *lost, size_t count,
 		int64_t lease_us, struct err *e);
+
+	/* Ordered sources only. */
+
+	/* Fills the out part of each probe. `pass_dead`: DEAD rows bar nobody; those of class
+	 * SKIPPED never do. */
+	int (*predecessors)(struct store *s, struct order_probe *list, size_t count, bool pass_dead,
+		struct err *e);
+	/* Makes up to `limit` rows waiting behind a head of this aggregate claimable at once, in
+	 * order; *released tells how many there were. */
+	int (*release_waiting)(struct store *s, struct slice aggregate_type,
+		struct slice aggregate_id, unsigned limit, unsigned *released, struct err *e);
+	/* Reports every row that may bar its aggregate: RETRY, delayed PENDING, PROCESSING, and
+	 * DEAD unless `pass_dead`. In pages: call with *cursor zeroed, again while *more. */
+	int (*barred)(struct store *s, bool pass_dead, struct barred_cursor *cursor, bool *more,
+		void (*row)(void *arg, const struct row *key), void *arg, struct err *e);
 	void (*free)(struct store *s);
 };
 
