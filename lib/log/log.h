@@ -1,14 +1,18 @@
-/* log.h: one line an event, logfmt or JSON, to a file or stderr. Safe from any thread; never blocks
- *the caller for long, never fails the caller: a line that cannot be written is counted, and the
- *count is reported when writing works again.
+/* log.h: one line an event, logfmt or JSON, to a file or stderr. Safe from any thread, never fails
+ * the caller, and once opened never waits for a disk, a pipe or a terminal: lines go through a
+ * bounded queue to one writer thread. A line that cannot be queued or written is counted, and the
+ * count is reported ("lines dropped") as soon as writing works again.
  *
  *	log_warn("mysql", "claim failed", F_STR("source", name), F_INT("code", e.code), F_ERR(&e));
- *	2026-01-02T03:04:05.678901Z warn mysql: claim failed source=orders code=1205 err="lock wait
- *timeout"
+ *	2026-01-02T03:04:05.678901Z warn mysql: claim failed source=orders code=1205 err="lock wait"
+ *	{"time":"2026-01-02T03:04:05.678901Z","level":"warn","module":"mysql","msg":"claim failed",
+ *	 "source":"orders","code":1205,"err":"lock wait"}		(one line)
  *
  * The module is a token to filter on, the message stable words, everything variable a field. Never
- *a payload, never a secret. Control characters in values are escaped, so nothing that comes from a
- *row can forge a line. */
+ * a payload, never a secret. Control characters in values are escaped, so nothing that comes from a
+ * row can forge a line; a value of more than some 2 KiB is cut and ends in "...(+N bytes)", and a
+ * line is never longer than LOG_LINE_MAX (fields that find no room are replaced by
+ * "truncated=true"). */
 #ifndef OUTBOXD_LOG_H
 #define OUTBOXD_LOG_H
 
@@ -62,14 +66,28 @@ bool log_enabled(enum log_level level);
 #define log_warn(...) log_fields(LOG_LEVEL_WARN, __VA_ARGS__)
 #define log_error(...) log_fields(LOG_LEVEL_ERROR, __VA_ARGS__)
 
-/* Opens `path` (NULL: stderr) for appending, mode 0640. On -1 the log goes on where it went before.
- * Before the first call it goes to stderr, logfmt, info. */
+/* The longest line, newline included. */
+#define LOG_LINE_MAX 8192
+
+/* Opens `path` (NULL: stderr) for appending, mode 0640, and starts the writer thread with the first
+ * call. On -1, an open that takes longer than three seconds included, the log goes on where and how
+ * it went before. Before the first call, and after log_close(), lines go straight to stderr: at
+ * first logfmt, info. One thread at a time. */
 int log_open(const char *path, enum log_level level, bool json, struct err *e) MUST_CHECK;
 
-/* USR1: opens the same path anew; the old descriptor is kept until the new one is open. */
+/* USR1: opens the same path anew; the old descriptor is kept until the new one is open. After a
+ * failure it is tried again by itself every few seconds. */
 int log_reopen(struct err *e) MUST_CHECK;
+
+/* Writes what is queued, for two seconds at most, and stops the writer. Runs at exit(3) by itself.
+ * Does nothing when the log is not open. */
 void log_close(void);
 
+/* Lines lost since the process started, whether already reported or not. */
+uint64_t log_lines_dropped(void);
+
+/* "debug", "info", "warn", "error". */
+const char *log_level_name(enum log_level level);
 bool log_level_parse(const char *name, enum log_level *out);
 
 /* For things that repeat: at most one line each `interval_us`, with the number of those left out in
