@@ -27,7 +27,7 @@ struct row {
 	struct slice trace_id;
 	struct slice traceparent;
 	struct slice tracestate;
-	struct slice headers; /* JSON text */
+	struct slice headers;      /* JSON text */
 	const struct slice *extra; /* as many as the route asked for; NULL when it asked for none */
 };
 
