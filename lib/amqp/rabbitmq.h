@@ -1,0 +1,18 @@
+/* rabbitmq.h: rabbitmq-c, under whichever name it is installed; the one place that includes it.
+ *
+ * Of the library only the protocol's codec is used: encoding and decoding of methods and
+ * properties, its memory pools, its constants. Its connections are not. They block without limit
+ * in publish, try a name's addresses under one deadline, tie heartbeats to their own calls, and
+ * cannot be told to write what fits and no more; README.md has the list. */
+#ifndef OUTBOXD_AMQP_RABBITMQ_H
+#define OUTBOXD_AMQP_RABBITMQ_H
+
+#if __has_include(<rabbitmq-c/amqp.h>)
+#include <rabbitmq-c/amqp.h>
+#include <rabbitmq-c/framing.h>
+#else
+#include <amqp.h>
+#include <amqp_framing.h>
+#endif
+
+#endif
