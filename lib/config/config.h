@@ -45,7 +45,7 @@ struct broker_conf {
 	int64_t connect_timeout_us;
 	int64_t confirm_timeout_us;
 	uint64_t max_message_size;
-	unsigned line; /* where it stands in the file */
+	unsigned line; /* where it stands in the file, from 1 */
 };
 
 enum row_image { ROW_IMAGE_SERVER, ROW_IMAGE_MINIMAL };
@@ -53,6 +53,7 @@ enum row_image { ROW_IMAGE_SERVER, ROW_IMAGE_MINIMAL };
 struct database_conf {
 	struct endpoint *hosts; /* none when socket is set */
 	size_t host_count;
+	uint16_t port; /* of host, and of each of hosts that names none; the endpoints have it */
 	char *socket;
 	char *name;
 	char *username;
@@ -89,6 +90,7 @@ struct source_conf {
 	struct database_conf database;
 	char *table;
 	const struct broker_conf *broker; /* in the same snapshot */
+	char *broker_name;
 	struct publish_conf publish;
 	enum ordering ordering;
 	enum on_dead on_dead;
@@ -151,8 +153,16 @@ const struct broker_conf *config_broker(const struct config *c, const char *name
 int secret_read(const struct secret_conf *s, struct buf *out, struct err *e) MUST_CHECK;
 void secret_wipe(struct buf *secret);
 
-/* A reference of every key: path, type, range, default, whether required; one a line. Tests compare
- * the sample file and the man page with it. */
+/* True when the secret's file can be read by every user of the machine; says so in `why`. Loading
+ * such a file is no fault: `outboxd check` warns. */
+bool secret_file_exposed(const struct secret_conf *s, char *why, size_t size);
+
+/* The same for the configuration itself, when it holds a secret in so many words. */
+bool config_file_exposed(const struct config *c, char *why, size_t size);
+
+/* A reference of every key, one a line, tab-separated: path ("sources[].retry.cap"), type, range,
+ * "default" | "required" | "absent", then the default or what leaving it out means. Tests compare
+ * the full sample and the man page with it. */
 void config_describe(FILE *out);
 
 #endif

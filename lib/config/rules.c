@@ -1,0 +1,284 @@
+/* Rules between keys. Each looks at values only where none of them was reported already. */
+#include "base/str.h"
+#include "config/decode.h"
+#include "config/uri.h"
+
+#include <stdlib.h>
+#include <strings.h>
+
+struct view {
+	struct decode *d;
+	struct config *c;
+	struct source_conf *src;
+	struct scope s;
+	struct node *node; /* of the source */
+};
+
+static struct scope source_scope(const struct decode *d, size_t i)
+{
+	return (struct scope){ d->source_nodes[i], d->defaults };
+}
+
+static struct node *in_source(struct view *v, const char *sub, const char *key)
+{
+	if (sub == NULL)
+		return decode_find(v->d, &conf_source, v->s, key);
+	return decode_find(v->d, decode_sub_table(&conf_source, sub), decode_sub(v->s, sub), key);
+}
+
+static bool sound(const struct node *n)
+{
+	return n == NULL || !n->bad;
+}
+
+/* The first that is written somewhere, for a fault has to point at something. */
+static const struct node *place(const struct node *a, const struct node *b, const struct node *c)
+{
+	return a != NULL ? a : b != NULL ? b : c;
+}
+
+/* Names come twice: each later one is a fault at its own line. */
+static void check_names(struct decode *d, const char *what, struct node **nodes, size_t count)
+{
+	for (size_t i = 1; i < count; i++) {
+		struct node *name = node_get(nodes[i], "name");
+
+		if (name == NULL || name->bad || node_empty(name))
+			continue;
+		for (size_t j = 0; j < i; j++) {
+			struct node *other = node_get(nodes[j], "name");
+
+			if (other == NULL || !slice_eq(other->text, name->text))
+				continue;
+			fault_at(d->faults, name->line, name->column,
+				"%s.%s is a name given twice, first on line %u: choose another",
+				what, name->text.ptr, other->line);
+			name->bad = true;
+			break;
+		}
+	}
+}
+
+static bool broker_names_known(const struct decode *d, const struct config *c)
+{
+	for (size_t i = 0; i < c->broker_count; i++) {
+		const struct node *name = node_get(d->broker_nodes[i], "name");
+
+		if (c->brokers[i].name == NULL || (name != NULL && name->bad))
+			return false;
+	}
+	return c->broker_count > 0;
+}
+
+static void check_broker(struct view *v)
+{
+	struct node *n = in_source(v, NULL, "broker");
+	struct buf known = { 0 };
+
+	if (v->src->broker_name == NULL)
+		return;
+	v->src->broker = config_broker(v->c, v->src->broker_name);
+	if (v->src->broker != NULL || !broker_names_known(v->d, v->c) || n == NULL || n->bad)
+		return;
+	for (size_t i = 0; i < v->c->broker_count && i < 10; i++)
+		buf_addf(&known, "%s%s", i > 0 ? ", " : "", v->c->brokers[i].name);
+	fault_at(v->d->faults, n->line, n->column,
+		"sources.%s.broker \"%s\" is not a broker of this file: choose one of %s%s",
+		v->src->name, v->src->broker_name, known.failed ? "those above" : known.data,
+		v->c->broker_count > 10 ? ", ..." : "");
+	n->bad = true;
+	buf_fini(&known);
+}
+
+static void check_lease(struct view *v)
+{
+	const struct broker_conf *b = v->src->broker;
+	char lease[STR_DURATION_MAX], confirm[STR_DURATION_MAX], query[STR_DURATION_MAX],
+		sum[STR_DURATION_MAX];
+	struct node *n = in_source(v, NULL, "lease"),
+		    *q = in_source(v, "database", "query_timeout");
+	struct node *confirms;
+	const struct node *at;
+	int64_t need;
+
+	if (b == NULL || !sound(n) || !sound(q))
+		return;
+	confirms = node_get(v->d->broker_nodes[b - v->c->brokers], "confirm_timeout");
+	need = b->confirm_timeout_us + v->src->database.query_timeout_us;
+	if (!sound(confirms) || v->src->lease_us > need)
+		return;
+	str_duration(v->src->lease_us, lease);
+	str_duration(b->confirm_timeout_us, confirm);
+	str_duration(v->src->database.query_timeout_us, query);
+	str_duration(need, sum);
+	at = place(n, q, v->node);
+	fault_at(v->d->faults, at->line, at->column,
+		"sources.%s.lease %s does not exceed confirm_timeout %s of broker %s + "
+		"query_timeout %s: make it more than %s",
+		v->src->name, lease, confirm, b->name, query, sum);
+}
+
+static void check_workers(struct view *v)
+{
+	struct node *n = in_source(v, NULL, "workers"), *o = in_source(v, NULL, "ordering");
+
+	if (n == NULL || n->bad || !sound(o) || v->src->workers <= 1 ||
+		v->src->ordering == ORDERING_NONE)
+		return;
+	fault_at(v->d->faults, n->line, n->column,
+		"sources.%s.workers %u needs ordering none: set that, or keep 1 worker, for "
+		"several would break the order",
+		v->src->name, v->src->workers);
+}
+
+static void check_retry(struct view *v)
+{
+	struct node *base = in_source(v, "retry", "base"), *cap = in_source(v, "retry", "cap");
+	char low[STR_DURATION_MAX], high[STR_DURATION_MAX];
+	const struct node *at = place(base, cap, v->node);
+
+	if (!sound(base) || !sound(cap) || v->src->retry.base_us <= v->src->retry.cap_us)
+		return;
+	str_duration(v->src->retry.base_us, low);
+	str_duration(v->src->retry.cap_us, high);
+	fault_at(v->d->faults, at->line, at->column,
+		"sources.%s.retry.base %s is more than cap %s: raise cap or lower base",
+		v->src->name, low, high);
+}
+
+static bool same_host(const struct endpoint *a, const struct endpoint *b)
+{
+	return a->port == b->port &&
+	       (strcasecmp(a->host, b->host) == 0 ||
+		       (host_is_loopback(a->host) && host_is_loopback(b->host)));
+}
+
+static bool same_server(const struct database_conf *a, const struct database_conf *b)
+{
+	if (a->socket != NULL && b->socket != NULL)
+		return strcmp(a->socket, b->socket) == 0;
+	for (size_t i = 0; i < a->host_count; i++)
+		for (size_t j = 0; j < b->host_count; j++)
+			if (same_host(&a->hosts[i], &b->hosts[j]))
+				return true;
+	return false;
+}
+
+/* Two sources of one process that read one table would fight over it, under two names. */
+static void check_tables(struct view *v, size_t index)
+{
+	const struct source_conf *src = v->src;
+	const struct node *at = place(in_source(v, NULL, "table"), NULL, v->node);
+
+	if (src->name == NULL || src->database.name == NULL || src->table == NULL)
+		return;
+	for (size_t i = 0; i < index; i++) {
+		const struct source_conf *o = &v->c->sources[i];
+
+		if (o->database.name == NULL || o->table == NULL || o->name == NULL ||
+			strcmp(o->database.name, src->database.name) != 0 ||
+			strcmp(o->table, src->table) != 0 ||
+			!same_server(&o->database, &src->database))
+			continue;
+		fault_at(v->d->faults, at->line, at->column,
+			"sources.%s.table %s.%s is read by source %s of line %u already: give each "
+			"table one source",
+			src->name, src->database.name, src->table, o->name, o->line);
+		return;
+	}
+}
+
+/* What only shows when all templates of a source come together, such as too many columns. */
+static void check_route(struct view *v)
+{
+	const struct source_conf *src = v->src;
+	const struct publish_conf *p = &src->publish;
+	const struct node *at = place(decode_sub(v->s, "publish").own, NULL, v->node);
+	struct route_conf conf = {
+		.source = src->name,
+		.exchange = p->exchange,
+		.routing_key = p->routing_key,
+		.headers = p->headers,
+		.header_count = p->header_count,
+		.body = p->body,
+		.mandatory = p->mandatory,
+		.persistent = p->persistent,
+		.max_message_size = src->broker != NULL ? src->broker->max_message_size : 1 << 24,
+		.max_header_bytes = 1 << 16,
+	};
+	struct route *route = NULL;
+	struct err e;
+
+	if (route_new(&route, &conf, &e) < 0) {
+		if (e.kind == ERR_NOMEM)
+			v->d->nomem = true;
+		else
+			fault_at(v->d->faults, at->line, at->column,
+				"sources.%s.publish cannot be used: %s", src->name, e.text);
+	}
+	route_free(route);
+}
+
+/* The broker serves heartbeats between statements: one longer than the heartbeat loses it. */
+static void check_heartbeat(struct decode *d, struct config *c, size_t broker)
+{
+	const struct broker_conf *b = &c->brokers[broker];
+	struct node *n = node_get(d->broker_nodes[broker], "heartbeat");
+	char beat[STR_DURATION_MAX], query[STR_DURATION_MAX];
+	const struct source_conf *slowest = NULL;
+	struct node *slowest_key = NULL;
+	size_t slowest_index = 0;
+	const struct node *at;
+
+	if (b->name == NULL || !sound(n))
+		return;
+	for (size_t i = 0; i < c->source_count; i++) {
+		struct view v = { d, c, &c->sources[i], source_scope(d, i), d->source_nodes[i] };
+		struct node *q;
+
+		if (c->sources[i].broker != b)
+			continue;
+		q = in_source(&v, "database", "query_timeout");
+		if (!sound(q) || c->sources[i].database.query_timeout_us <= b->heartbeat_us)
+			continue;
+		if (slowest != NULL && slowest->database.query_timeout_us >=
+					       c->sources[i].database.query_timeout_us)
+			continue;
+		slowest = &c->sources[i];
+		slowest_key = q;
+		slowest_index = i;
+	}
+	if (slowest == NULL)
+		return;
+	at = place(n != NULL && !node_empty(n) ? n : NULL, slowest_key,
+		d->source_nodes[slowest_index]);
+	str_duration(b->heartbeat_us, beat);
+	str_duration(slowest->database.query_timeout_us, query);
+	fault_at(d->faults, at->line, at->column,
+		"brokers.%s.heartbeat %s is less than query_timeout %s of source %s: make it at "
+		"least that",
+		b->name, beat, query, slowest->name);
+}
+
+void check_rules(struct decode *d, struct config *c)
+{
+	if (d->tree->cut || d->nomem)
+		return;
+	check_names(d, "brokers", d->broker_nodes, c->broker_count);
+	check_names(d, "sources", d->source_nodes, c->source_count);
+	for (size_t i = 0; i < c->source_count; i++) {
+		struct view v = { d, c, &c->sources[i], source_scope(d, i), d->source_nodes[i] };
+
+		if (c->sources[i].name == NULL)
+			continue;
+		check_broker(&v);
+		check_lease(&v);
+		check_workers(&v);
+		check_retry(&v);
+		check_tables(&v, i);
+		if (!faults_any(d->faults))
+			check_route(&v);
+	}
+	for (size_t i = 0; i < c->broker_count; i++)
+		check_heartbeat(d, c, i);
+}
