@@ -213,6 +213,7 @@ START_TEST(a_guard_works_when_descriptors_have_run_out)
 {
 	int sv[2];
 	struct rlimit r;
+	rlim_t before;
 	struct guard g;
 	struct err e;
 	char c;
@@ -220,6 +221,7 @@ START_TEST(a_guard_works_when_descriptors_have_run_out)
 	ck_assert_int_eq(guard_init(&g, &e), 0);
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, sv), 0);
 	getrlimit(RLIMIT_NOFILE, &r);
+	before = r.rlim_cur;
 	r.rlim_cur = 64;
 	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &r), 0);
 	while (dup(sv[1]) >= 0)
@@ -230,6 +232,8 @@ START_TEST(a_guard_works_when_descriptors_have_run_out)
 	ck_assert_int_eq(read(sv[0], &c, 1), 0);
 	ck_assert(guard_leave(&g));
 	guard_fini(&g);
+	r.rlim_cur = before;
+	setrlimit(RLIMIT_NOFILE, &r);
 }
 END_TEST
 
