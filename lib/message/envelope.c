@@ -256,8 +256,11 @@ static int count_values(struct slice headers, const struct route *r, size_t *cou
 		return 0;
 	json_begin(&j, headers, ROUTE_HEADERS_DEPTH_MAX);
 	token = json_next(&j);
-	if (token == JSON_NULL && json_next(&j) == JSON_END)
-		return 0;
+	if (token == JSON_NULL) {
+		token = json_next(&j);
+		if (token == JSON_END)
+			return 0;
+	}
 	if (token != JSON_OBJECT && token != JSON_ERROR)
 		return err_set(e, ERR_REFUSED, 0, "INVALID: headers are not a JSON object");
 	while (token != JSON_END && token != JSON_ERROR) {
