@@ -38,9 +38,11 @@ struct event {
 	int64_t lease_end_us; /* our own monotonic count, from before the claim or renewal was sent
 			       */
 	int64_t published_us;
+	uint64_t exchange;     /* hash of its exchange, once it was built */
 	int64_t settled_by_us; /* when its verdict was reached */
 	enum settle_kind verdict;
-	int64_t delay_us; /* SETTLE_RETRY */
+	int64_t delay_us; /* SETTLE_RETRY, SETTLE_HOLD */
+	bool lost;        /* PUBLISHED, but no longer ours: its outcome is awaited and dropped */
 	bool again;       /* its verdict may already stand: the outcome of a COMMIT was lost */
 	char *error;      /* RETRY, DEAD: "CLASS: words"; owned */
 	struct row row;   /* slices into text */

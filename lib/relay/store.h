@@ -32,6 +32,7 @@ struct store_look {
 	bool leads;               /* this connection holds the source's lock; unordered: true */
 	bool exists[ROW_CLASSES]; /* ROW_EXPIRED only if asked for */
 	int64_t next_due_us;      /* until the next delayed row is due; TIME_NEVER: none */
+	int64_t now_us;           /* the database's clock, microseconds since 1970 UTC */
 };
 
 struct claim_spec {
@@ -103,7 +104,7 @@ struct store_ops {
 	/* Marks rows PROCESSING under the owner and hands them to the sink, each class in its own
 	 * order: FRESH by (created_at, id). On -1 nothing may be published of what the sink got;
 	 * *unknown tells that the rows may nevertheless stand as claimed, to be released once the
-	 * database can be reached. */
+	 * database can be reached. ERR_AGAIN: an ordered source is led by another relay now. */
 	int (*claim)(struct store *s, const struct claim_spec *spec, const struct row_sink *sink,
 		bool *unknown, struct err *e);
 	/* Any mixture of kinds in one transaction, ids ascending. On -1 *unknown tells that COMMIT

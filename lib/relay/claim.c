@@ -1,0 +1,407 @@
+#include "relay/impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned claim_limit(const struct relay *r)
+{
+	unsigned limit = r->source->batch;
+	unsigned room = r->pool.max - r->pool.used;
+	double bytes = (double)r->source->max_in_flight_bytes - (double)r->pool.bytes;
+
+	if (limit > r->source->max_in_flight)
+		limit = r->source->max_in_flight;
+	/* What is left of the byte bound, in rows of the size seen so far. One row always fits an
+	 * empty window. */
+	if (r->row_bytes > 0 && bytes < (double)limit * r->row_bytes)
+		limit = bytes > r->row_bytes ? (unsigned)(bytes / r->row_bytes) : r->pool.used == 0;
+	return limit < room ? limit : room;
+}
+
+/* The broker takes messages now, and the window has room worth a transaction. */
+bool claim_allowed(const struct relay *r)
+{
+	unsigned batch = r->source->batch < r->source->max_in_flight ? r->source->batch
+								     : r->source->max_in_flight;
+
+	if (r->stopping || !r->mq_up || r->blocked || !r->channel_open[CHANNEL_FAST] ||
+		!r->channel_open[CHANNEL_QUARANTINE])
+		return false;
+	if (r->broken.open)
+		return circuit_may_try(&r->broken, r->now_us) && r->pool.used == 0;
+	return r->ready_count <= batch / 2 && r->pool.max - r->pool.used >= (batch + 1) / 2 &&
+	       (r->pool.bytes < r->source->max_in_flight_bytes / 2 || r->pool.used == 0);
+}
+
+static int on_row(void *arg, enum row_class class, const struct row *row, unsigned takeovers)
+{
+	struct relay *r = arg;
+	struct event *ev;
+
+	if (r->pool.used > 0 && r->pool.bytes >= r->source->max_in_flight_bytes)
+		return 1;
+	ev = event_new(&r->pool, row);
+	if (ev == NULL)
+		return r->pool.used >= r->pool.max ? 1 : -1;
+	ev->origin = class;
+	ev->takeovers = takeovers;
+	ev->sent_before = class == ROW_EXPIRED; /* its last owner may have sent it */
+	list_push_back(&r->staged, &ev->link);
+	r->staged_count++;
+	r->row_bytes = r->row_bytes == 0 ? (double)ev->bytes
+					 : r->row_bytes * 0.99 + (double)ev->bytes * 0.01;
+	return 0;
+}
+
+static int on_skipped(void *arg, const struct row *key)
+{
+	struct relay *r = arg;
+
+	if (r->skipped_count < ARRAY_LEN(r->skipped))
+		r->skipped[r->skipped_count] =
+			order_hash(&r->order, key->aggregate_type, key->aggregate_id);
+	r->skipped_count++; /* too many to remember: then every row of the claim is asked about */
+	return 0;
+}
+
+/* Nothing of the claim stands: the rows go as if they had never been seen. */
+static void drop_staged(struct relay *r)
+{
+	list_each_safe (pos, tmp, &r->staged) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		list_del(&ev->link);
+		event_move(ev, EVENT_LOST);
+		event_free(&r->pool, ev);
+	}
+}
+
+/* Whether the claim was committed is unknown: the rows may stand as ours. They are handed back
+ * unsent. */
+static void release_staged(struct relay *r)
+{
+	list_each_safe (pos, tmp, &r->staged) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		list_del(&ev->link);
+		ev->again = true; /* no loss if they do not */
+		verdict_released(r, ev);
+	}
+}
+
+static struct event *lane_member(const struct lane *lane, uint64_t id)
+{
+	if (lane->head != NULL && lane->head->row.id == id)
+		return lane->head;
+	list_each (pos, &lane->queue) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (ev->row.id == id)
+			return ev;
+	}
+	return NULL;
+}
+
+static void to_ready(struct relay *r, struct event *ev)
+{
+	list_push_back(&r->ready, &ev->link);
+	r->ready_count++;
+}
+
+/* The event's turn comes as soon as its lane is free; at once where there are no lanes. */
+void claim_admit(struct relay *r, struct event *ev)
+{
+	struct lane *lane = ev->lane;
+
+	if (lane == NULL || lane->head == NULL) {
+		if (lane != NULL)
+			lane->head = ev;
+		to_ready(r, ev);
+	} else if (lane->head->state == EVENT_CLAIMED && event_before(ev, lane->head)) {
+		struct event *later = lane->head; /* committed late, in time all the same */
+
+		list_insert_before(&later->link, &ev->link);
+		list_del(&later->link);
+		lane->head = ev;
+		lane_queue(lane, later);
+	} else {
+		lane_queue(lane, ev);
+	}
+}
+
+static int by_order(const void *a, const void *b)
+{
+	const struct event *const *x = a, *const *y = b;
+
+	if ((*x)->row.id == (*y)->row.id)
+		return 0;
+	return event_before(*x, *y) ? -1 : 1;
+}
+
+static int64_t hold_delay(int64_t due_us)
+{
+	if (due_us < HOLD_MIN_US)
+		return HOLD_MIN_US;
+	return due_us > HOLD_MAX_US ? HOLD_MAX_US : due_us;
+}
+
+/* The table has said what stands before the row. */
+static void admit_probed(struct relay *r, struct event *ev, const struct order_probe *probe)
+{
+	struct lane *lane = ev->lane;
+	char text[128];
+
+	if (probe->head_id == 0) {
+		claim_admit(r, ev);
+	} else if (probe->head_owned && lane_member(lane, probe->head_id) != NULL) {
+		claim_admit(r, ev);
+	} else {
+		snprintf(text, sizeof(text), "WAITING: behind %s", probe->head_event_id);
+		verdict_held(r, ev, hold_delay(probe->head_dead ? HOLD_MAX_US : probe->head_due_us),
+			text);
+	}
+}
+
+static bool must_ask(const struct relay *r, const struct event *ev)
+{
+	if (ev->origin != ROW_FRESH || barred_rows(&r->order, ev->lane->hash) > 0 ||
+		r->skipped_count > ARRAY_LEN(r->skipped))
+		return true;
+	for (unsigned i = 0; i < r->skipped_count; i++)
+		if (r->skipped[i] == ev->lane->hash)
+			return true;
+	return false;
+}
+
+static void admit_ordered(struct relay *r, unsigned count)
+{
+	unsigned asked = 0;
+	struct err e = { 0 };
+
+	qsort((void *)r->events, count, sizeof(struct event *), by_order);
+	for (unsigned i = 0; i < count; i++) {
+		struct event *ev = r->events[i];
+		uint64_t hash = order_hash(&r->order, ev->row.aggregate_type, ev->row.aggregate_id);
+
+		struct lane *lane = lane_get(&r->order, hash);
+
+		if (lane == NULL) {
+			verdict_released(r, ev);
+			continue;
+		}
+		lane_attach(lane, ev);
+		if (!must_ask(r, ev)) {
+			claim_admit(r, ev);
+			continue;
+		}
+		if (ev->origin != ROW_FRESH)
+			barred_sub(&r->order, hash, 1); /* in the window now */
+		r->probes[asked] = (struct order_probe){
+			.id = ev->row.id,
+			.created_us = ev->row.created_us,
+			.aggregate_type = ev->row.aggregate_type,
+			.aggregate_id = ev->row.aggregate_id,
+		};
+		r->events[asked++] = ev;
+	}
+	if (asked == 0)
+		return;
+	if (r->store->ops->predecessors(
+		    r->store, r->probes, asked, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
+		relay_db_failed(r, "predecessors", &e);
+		for (unsigned i = 0; i < asked; i++)
+			verdict_released(r, r->events[i]);
+		return;
+	}
+	for (unsigned i = 0; i < asked; i++)
+		admit_probed(r, r->events[i], &r->probes[i]);
+}
+
+static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
+{
+	unsigned count = 0;
+
+	list_each_safe (pos, tmp, &r->staged) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		list_del(&ev->link);
+		ev->lease_end_us = lease_end_us;
+		if (ev->origin == ROW_EXPIRED) {
+			metric_add(r->metrics->recovered, 1);
+			log_event(r, LOG_LEVEL_INFO, "lease taken over", ev, NULL, NULL);
+		}
+		if (r->broken.open)
+			ev->alone = true;
+		r->events[count++] = ev;
+	}
+	if (r->ordered) {
+		admit_ordered(r, count);
+	} else {
+		for (unsigned i = 0; i < count; i++)
+			claim_admit(r, r->events[i]);
+	}
+	return count;
+}
+
+static void claim(struct relay *r, const struct store_look *look)
+{
+	unsigned limit = r->broken.open ? 1 : claim_limit(r);
+	struct claim_spec spec = { .total = limit, .lease_us = r->source->lease_us };
+	struct row_sink sink = { on_row, r->ordered ? on_skipped : NULL, r };
+	int64_t start_us = relay_clock(r);
+	struct err e = { 0 };
+	bool unknown = false;
+	unsigned got;
+
+	if (limit == 0)
+		return;
+	/* Those that wait for another try get their share, but never the whole batch. Without a
+	 * look beforehand nobody knows which classes there are; expired leases have their own
+	 * rhythm. */
+	spec.limit[ROW_RETRY] = limit / 4 > 0 ? limit / 4 : 1;
+	spec.limit[ROW_DUE] = limit / 8 > 0 ? limit / 8 : 1;
+	spec.limit[ROW_FRESH] = limit;
+	if (look != NULL) {
+		bool fresh = look->exists[ROW_FRESH];
+
+		spec.limit[ROW_EXPIRED] = look->exists[ROW_EXPIRED] ? limit : 0;
+		if (!look->exists[ROW_RETRY])
+			spec.limit[ROW_RETRY] = 0;
+		else if (!fresh)
+			spec.limit[ROW_RETRY] = limit;
+		if (!look->exists[ROW_DUE])
+			spec.limit[ROW_DUE] = 0;
+		else if (!fresh)
+			spec.limit[ROW_DUE] = limit;
+		if (!fresh)
+			spec.limit[ROW_FRESH] = 0;
+	}
+	r->staged_count = 0;
+	r->skipped_count = 0;
+	if (r->store->ops->claim(r->store, &spec, &sink, &unknown, &e) < 0) {
+		relay_clock(r);
+		if (unknown)
+			release_staged(r);
+		else
+			drop_staged(r);
+		if (e.kind == ERR_AGAIN) {
+			r->leads = false;
+			pacer_idle(&r->pacer, r->now_us, TIME_NEVER);
+		} else {
+			relay_db_failed(r, "claim", &e);
+		}
+		return;
+	}
+	relay_clock(r);
+	relay_db_worked(r);
+	metric_observe(r->metrics->claim_seconds, (double)(r->now_us - start_us) / US_PER_SEC);
+	got = admit_staged(r, start_us + r->source->lease_us);
+	pacer_claimed(&r->pacer, r->now_us, got, limit);
+	if (got > 0)
+		log_debug("relay", "claimed", F_STR("source", r->source->name), F_UINT("rows", got),
+			F_US("took", r->now_us - start_us));
+}
+
+static void on_barred(void *arg, const struct row *key)
+{
+	struct relay *r = arg;
+
+	/* Without memory the entry is missing, and a row might pass its head: count on the next one
+	 * being refused too, and do not lead. */
+	if (barred_add(&r->order, order_hash(&r->order, key->aggregate_type, key->aggregate_id)) <
+		0)
+		r->leads = false;
+}
+
+/* Newly leading: one page of what stands unsent where the FRESH scan will not see it. */
+static void load_barred(struct relay *r)
+{
+	struct err e = { 0 };
+	bool more = false;
+
+	if (r->store->ops->barred(r->store, r->source->on_dead == ON_DEAD_PASS, &r->cursor, &more,
+		    on_barred, r, &e) < 0) {
+		relay_clock(r);
+		relay_db_failed(r, "barred aggregates", &e);
+		return;
+	}
+	relay_clock(r);
+	if (more)
+		return;
+	r->loading = false;
+	log_info("relay", "leading", F_STR("source", r->source->name),
+		F_UINT("barred", r->order.barred_count));
+	pacer_poke(&r->pacer, r->now_us);
+}
+
+static void set_leads(struct relay *r, bool leads)
+{
+	if (leads == r->leads)
+		return;
+	r->leads = leads;
+	metric_set(r->metrics->leader, leads);
+	if (leads) {
+		barred_clear(&r->order);
+		r->cursor = (struct barred_cursor){ 0 };
+		r->loading = true;
+	} else {
+		log_info("relay", "standing by", F_STR("source", r->source->name));
+	}
+}
+
+static bool look(struct relay *r, struct store_look *out)
+{
+	bool expired = r->now_us >= r->next_expired_us;
+	int64_t before_us = relay_clock(r);
+	struct err e = { 0 };
+
+	if (r->store->ops->look(r->store, expired, out, &e) < 0) {
+		relay_clock(r);
+		relay_db_failed(r, "poll", &e);
+		return false;
+	}
+	relay_clock(r);
+	relay_db_worked(r);
+	r->db_offset_us = out->now_us - (before_us + (r->now_us - before_us) / 2);
+	if (r->conf.wall_us != NULL)
+		metric_set(r->metrics->last_poll,
+			(double)r->conf.wall_us(r->conf.clock_arg) / US_PER_SEC);
+	if (r->ordered)
+		set_leads(r, out->leads);
+	if (expired)
+		r->next_expired_us = r->now_us + r->source->poll_interval_us;
+	return true;
+}
+
+bool claim_turn(struct relay *r)
+{
+	struct store_look seen;
+	bool any = false;
+
+	if (r->loading && r->leads) {
+		load_barred(r);
+		return true;
+	}
+	/* Under load one claim follows the other; but the look for expired leases, and for who
+	 * leads, comes round. */
+	if (r->pacer.hot && claim_allowed(r) && r->now_us < r->next_expired_us &&
+		(!r->ordered || r->leads)) {
+		claim(r, NULL);
+		return true;
+	}
+	if (r->now_us < r->pacer.next_us && !(r->pacer.hot && claim_allowed(r)))
+		return false;
+	if (!claim_allowed(r) && (r->now_us < r->next_expired_us || r->stopping))
+		return false;
+	if (!look(r, &seen))
+		return true;
+	for (int c = 0; c < ROW_CLASSES; c++)
+		any |= seen.exists[c];
+	if (r->ordered && (!r->leads || r->loading))
+		pacer_idle(&r->pacer, r->now_us, TIME_NEVER);
+	else if (!any)
+		pacer_idle(&r->pacer, r->now_us, seen.next_due_us);
+	else if (claim_allowed(r))
+		claim(r, &seen);
+	return true;
+}

@@ -1,0 +1,149 @@
+/* impl.h: the inside of a relay, shared by the files that make it up:
+ *
+ *	relay.c    life and turn: connections, circuits, deadlines, when to come back
+ *	claim.c    poll, claim, admission to the window; what an ordered source asks before a row
+ *may go publish.c  from ready to in flight; what the broker answers settle.c   verdicts, writing
+ *them back, renewing leases, releasing what waited */
+#ifndef OUTBOXD_RELAY_IMPL_H
+#define OUTBOXD_RELAY_IMPL_H
+
+#include "log/log.h"
+#include "relay/circuit.h"
+#include "relay/event.h"
+#include "relay/failure.h"
+#include "relay/order.h"
+#include "relay/pacer.h"
+#include "relay/relay.h"
+
+/* At most so many ids in one statement: beyond, MySQL's optimizer leaves the primary key. */
+#define STATEMENT_IDS 500
+/* A verdict waits at most so long for company while other work goes on. */
+#define SETTLE_AGE_US (20 * US_PER_MS)
+/* So many first attempts returned in a row, with nothing confirmed between, are an outage of the
+ * route. */
+#define ROUTE_RETURNS 50
+/* How long a row that probed a broken route in vain stands back, so that the next probe takes
+ * another. */
+#define ROUTE_HOLD_US (10 * US_PER_SEC)
+/* Bounds of how far ahead rows behind a head are moved out of the scan's way. */
+#define HOLD_MIN_US (100 * US_PER_MS)
+#define HOLD_MAX_US (300 * US_PER_SEC)
+
+#define PROVEN_MAX 256
+
+struct relay {
+	struct relay_conf conf;
+	const struct source_conf *source;
+	struct store *store;
+	struct publisher *publisher;
+	struct relay_metrics *metrics;
+	struct rng rng;
+	int64_t now_us;       /* monotonic, as of the last look at the clock */
+	int64_t db_offset_us; /* database clock - monotonic clock */
+
+	struct event_pool pool;
+	struct list ready;      /* CLAIMED or UNKNOWN: to be sent */
+	struct list quarantine; /* CLAIMED or UNKNOWN: to be sent alone over CHANNEL_QUARANTINE */
+	struct list in_flight[CHANNELS]; /* PUBLISHED, in the order sent */
+	struct list settling; /* CONFIRMED, FAILED or RELEASED, in the order of verdicts */
+	unsigned ready_count, out_count[CHANNELS], settling_count;
+	double row_bytes; /* running mean of what a row takes in memory */
+
+	struct order order;
+	bool ordered, leads;
+	uint64_t skipped[16]; /* hashes of aggregates a row of which somebody else had locked during
+				 the claim */
+	unsigned skipped_count;
+	bool loading; /* newly leading: reading what is barred, claims wait */
+	struct barred_cursor cursor;
+
+	/* database */
+	bool db_up;
+	struct circuit db;
+	struct err db_err;
+	struct log_limit db_log;
+	struct pacer pacer;
+	int64_t next_expired_us; /* when to look for expired leases again */
+	int64_t next_renew_us;   /* when to look for leases to renew again */
+
+	/* broker */
+	bool mq_up, blocked;
+	bool channel_open[CHANNELS];
+	struct circuit mq;
+	struct err mq_err;
+	struct log_limit mq_log;
+	int64_t confirm_us; /* last ack or nack */
+
+	/* route */
+	struct route *route;
+	struct envelope_arena arena;
+	bool exchange_fixed;
+	uint64_t proven[PROVEN_MAX]; /* hashes of exchanges a confirm came back from, on this
+					connection */
+	unsigned proven_count, proven_next;
+	struct circuit broken; /* the route */
+	bool broken_returns;   /* why: everything comes back; else: the exchange is missing or
+				  forbidden */
+	unsigned returned_streak;
+	struct err route_err;
+
+	bool stopping;
+	int64_t stop_us;
+
+	uint64_t published_total, failed_total;
+
+	/* scratch */
+	struct list staged; /* rows of a claim whose COMMIT is still to come */
+	unsigned staged_count;
+	struct settle *settles; /* STATEMENT_IDS of each */
+	uint64_t *ids;
+	bool *lost;
+	struct event **events;
+	struct order_probe *probes;
+	struct buf text;
+};
+
+int64_t relay_clock(struct relay *r); /* reads the clock into r->now_us */
+
+/* relay.c */
+void relay_db_failed(struct relay *r, const char *what, struct err *e);
+void relay_db_worked(struct relay *r);
+void relay_mq_down(struct relay *r, const char *what, struct err *e);
+void relay_route_failed(struct relay *r, bool returns, const char *text);
+
+/* claim.c */
+bool claim_allowed(const struct relay *r);
+/* Polls if it is time to; false: nothing was done. */
+bool claim_turn(struct relay *r);
+void claim_admit(struct relay *r, struct event *ev);
+
+/* publish.c */
+/* true: call again at once, a verdict may have made way for others. */
+bool publish_some(struct relay *r);
+void publish_deadlines(struct relay *r);
+int64_t publish_next_deadline(const struct relay *r);
+void publish_forget(struct relay *r, enum channel ch, bool alone);
+void publish_events(struct relay *r, struct publisher_events *ev);
+
+/* settle.c: verdicts. Each takes an event out of whatever list it is in. */
+void verdict_confirmed(struct relay *r, struct event *ev);
+void verdict_charged(struct relay *r, struct event *ev, enum failure f, const char *text);
+void verdict_dead(struct relay *r, struct event *ev, enum failure f, const char *text);
+void verdict_released(struct relay *r, struct event *ev);
+void verdict_held(struct relay *r, struct event *ev, int64_t delay_us, const char *text);
+void verdict_lost(struct relay *r, struct event *ev);
+/* Hands back every event that was claimed and never sent. */
+void release_unsent(struct relay *r);
+
+/* Each does at most one transaction; false: there was nothing to do. */
+bool renew_turn(struct relay *r);
+bool settle_turn(struct relay *r);
+bool drain_turn(struct relay *r);
+/* When settle_turn() would do something by the mere passing of time. */
+int64_t settle_next(const struct relay *r);
+
+/* A log line about one row, with source, event_id, aggregate and trace_id; `text` may be NULL. */
+void log_event(struct relay *r, enum log_level level, const char *message, const struct event *ev,
+	const char *class, const char *text);
+
+#endif

@@ -1,0 +1,78 @@
+/* order.h: what an ordered relay remembers of aggregates. Two tables, keyed by a 64-bit hash of
+ * (aggregate_type, aggregate_id), by bytes; two aggregates that should ever collide merely wait for
+ * each other.
+ *
+ * Lanes: aggregates with events in the window. At most one event of a lane, its head, is out at the
+ * broker; the others queue behind it by (created_at, id).
+ *
+ * Barred: how many rows of an aggregate stand unsent in the table where the FRESH scan does not see
+ * them (RETRY, DEAD, held, another owner's). A cache, never proof: it may be too high after others
+ * changed rows, and then costs a question more; where it is not 0, the table is asked before a row
+ * of that aggregate goes or is held. It is the one part of a relay's memory that grows with the
+ * number of aggregates in trouble: 16 bytes each, at most two thirds full. */
+#ifndef OUTBOXD_ORDER_H
+#define OUTBOXD_ORDER_H
+
+#include "base/list.h"
+#include "base/slice.h"
+
+#include <stdbool.h>
+
+struct event;
+
+struct lane {
+	struct lane *next; /* hash chain */
+	uint64_t hash;
+	struct event *head;
+	struct list queue;
+	unsigned events;  /* whose `lane` this is */
+	unsigned holding; /* those of them whose HOLD is decided, not yet written */
+	char *type, *id;  /* the aggregate's name while it drains; owned */
+	size_t type_len, id_len;
+};
+
+struct barred {
+	uint64_t hash; /* 0: slot free */
+	uint64_t rows;
+};
+
+struct order {
+	uint64_t seed;
+	struct lane **buckets;
+	size_t bucket_mask;
+	size_t lane_count;
+	struct barred *slots;
+	size_t slot_mask;
+	size_t barred_count;
+	struct list drain; /* lanes */
+};
+
+/* `window`: about how many lanes there will be at most. 0, or -1 without memory. */
+int order_init(struct order *o, unsigned window, uint64_t seed);
+void order_fini(struct order *o);
+
+uint64_t order_hash(const struct order *o, struct slice type, struct slice id);
+
+struct lane *lane_find(const struct order *o, uint64_t hash);
+/* NULL without memory. */
+struct lane *lane_get(struct order *o, uint64_t hash);
+void lane_attach(struct lane *lane, struct event *ev);
+/* The event leaves its lane; the lane goes if nothing needs it any more. */
+void lane_detach(struct order *o, struct event *ev);
+/* Asks for the release of what waits behind the lane's head; nothing happens if it is asked for
+ * already. */
+int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id);
+void lane_drained(struct order *o, struct lane *lane);
+/* Puts the event in its place among those queued, by (created_at, id). */
+void lane_queue(struct lane *lane, struct event *ev);
+/* (created_at, id) of a before that of b. */
+bool event_before(const struct event *a, const struct event *b);
+
+/* Rows known to bar the aggregate. */
+uint64_t barred_rows(const struct order *o, uint64_t hash);
+/* 0, or -1 without memory. */
+int barred_add(struct order *o, uint64_t hash);
+void barred_sub(struct order *o, uint64_t hash, uint64_t rows);
+void barred_clear(struct order *o);
+
+#endif

@@ -1,0 +1,399 @@
+#include "relay/impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t exchange_hash(struct slice name)
+{
+	uint64_t h = UINT64_C(0xCBF29CE484222325);
+
+	for (size_t i = 0; i < name.len; i++)
+		h = (h ^ (unsigned char)name.ptr[i]) * UINT64_C(0x100000001B3);
+	return h;
+}
+
+static bool is_proven(const struct relay *r, uint64_t exchange)
+{
+	for (unsigned i = 0; i < r->proven_count; i++)
+		if (r->proven[i] == exchange)
+			return true;
+	return false;
+}
+
+/* An answer to a message proves that its exchange exists and may be written to. Those that waited
+ * for the proof, not for being alone, go the fast way now. */
+static void prove(struct relay *r, uint64_t exchange)
+{
+	struct list *at = &r->ready;
+
+	if (is_proven(r, exchange))
+		return;
+	r->proven[r->proven_next] = exchange;
+	r->proven_next = (r->proven_next + 1) % PROVEN_MAX;
+	if (r->proven_count < PROVEN_MAX)
+		r->proven_count++;
+	list_each_safe (pos, tmp, &r->quarantine) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (ev->alone || ev->exchange != exchange)
+			continue;
+		list_del(&ev->link);
+		list_insert_before(at->next, &ev->link);
+		at = &ev->link;
+	}
+}
+
+static bool lease_leaves_room(const struct relay *r, const struct event *ev)
+{
+	return ev->lease_end_us - r->now_us > r->source->broker->confirm_timeout_us;
+}
+
+enum sent { SENT_YES, SENT_NO_ROOM, SENT_NEVER, SENT_BROKEN };
+
+static enum sent send_now(
+	struct relay *r, struct event *ev, enum channel ch, const struct envelope *env)
+{
+	bool again = ev->sent_before;
+	struct err e = { 0 };
+
+	if (r->publisher->ops->send(r->publisher, ch, env, ev, &e) < 0) {
+		if (e.kind == ERR_AGAIN)
+			return SENT_NO_ROOM;
+		if (e.kind == ERR_REFUSED) {
+			const char *colon = strchr(e.text, ':');
+			bool large = strncmp(e.text, "TOO_LARGE", 9) == 0;
+
+			verdict_dead(r, ev, large ? FAIL_TOO_LARGE : FAIL_INVALID,
+				colon != NULL ? colon + 2 : e.text);
+			return SENT_NEVER;
+		}
+		relay_mq_down(r, "publish", &e);
+		return SENT_BROKEN;
+	}
+	list_del(&ev->link);
+	r->ready_count--;
+	event_move(ev, EVENT_PUBLISHED);
+	ev->channel = ch;
+	ev->published_us = r->now_us;
+	ev->sent_before = true;
+	list_push_back(&r->in_flight[ch], &ev->link);
+	r->out_count[ch]++;
+	if (again) {
+		metric_add(r->metrics->redelivered, 1);
+		log_event(r, LOG_LEVEL_DEBUG, "sent again", ev, NULL, NULL);
+	}
+	return SENT_YES;
+}
+
+/* false: nothing more can be sent at the moment. */
+static bool send_one(struct relay *r, struct event *ev, bool in_quarantine)
+{
+	struct envelope env;
+	struct err e = { 0 };
+	enum channel ch;
+
+	if (envelope_build(&env, &r->arena, r->route, &ev->row, &e) < 0) {
+		const char *colon = strchr(e.text, ':');
+
+		if (e.kind == ERR_NOMEM)
+			return false;
+		verdict_dead(r, ev,
+			strncmp(e.text, "TOO_LARGE", 9) == 0 ? FAIL_TOO_LARGE : FAIL_INVALID,
+			colon != NULL ? colon + 2 : e.text);
+		return true;
+	}
+	ev->exchange = exchange_hash(env.exchange);
+	ch = ev->alone || !is_proven(r, ev->exchange) ? CHANNEL_QUARANTINE : CHANNEL_FAST;
+	if (ch == CHANNEL_QUARANTINE && (!r->channel_open[ch] || r->out_count[ch] > 0)) {
+		if (!in_quarantine) {
+			list_del(&ev->link);
+			list_push_back(&r->quarantine, &ev->link);
+		}
+		return true;
+	}
+	if (!r->channel_open[ch])
+		return false;
+	switch (send_now(r, ev, ch, &env)) {
+	case SENT_YES:
+	case SENT_NEVER:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* While the route is broken one message at a time goes out, when its circuit allows. */
+static void probe_route(struct relay *r)
+{
+	struct event *ev = list_first(&r->quarantine, struct event, link);
+
+	if (r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] > 0 ||
+		!circuit_may_try(&r->broken, r->now_us))
+		return;
+	if (ev == NULL)
+		ev = list_first(&r->ready, struct event, link);
+	if (ev == NULL || !lease_leaves_room(r, ev))
+		return;
+	ev->alone = true;
+	(void)send_one(r, ev, false);
+}
+
+bool publish_some(struct relay *r)
+{
+	unsigned before = r->settling_count;
+
+	if (!r->mq_up || r->blocked || r->route == NULL)
+		return false;
+	if (r->broken.open) {
+		probe_route(r);
+		return false;
+	}
+	list_each_safe (pos, tmp, &r->ready) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] >=
+			r->source->max_in_flight)
+			break;
+		if (lease_leaves_room(r, ev) && !send_one(r, ev, false))
+			break;
+	}
+	if (r->channel_open[CHANNEL_QUARANTINE] && r->out_count[CHANNEL_QUARANTINE] == 0) {
+		list_each_safe (pos, tmp, &r->quarantine) {
+			struct event *ev = container_of(pos, struct event, link);
+
+			if (!lease_leaves_room(r, ev))
+				continue;
+			if (!send_one(r, ev, true) || r->out_count[CHANNEL_QUARANTINE] > 0)
+				break;
+		}
+	}
+	return r->mq_up && r->settling_count > before && r->ready_count > 0;
+}
+
+/* Everything open on the channel has an unknown outcome now, and goes again: alone, where one of
+ * them may be to blame. It keeps its place before what was never sent. */
+void publish_forget(struct relay *r, enum channel ch, bool alone)
+{
+	struct list *to = alone ? &r->quarantine : &r->ready;
+	struct list *at = to;
+
+	list_each_safe (pos, tmp, &r->in_flight[ch]) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		list_del(&ev->link);
+		r->out_count[ch]--;
+		if (ev->lost) {
+			verdict_lost(r, ev);
+			continue;
+		}
+		event_move(ev, EVENT_UNKNOWN);
+		ev->alone |= alone;
+		list_insert_before(at->next, &ev->link);
+		at = &ev->link;
+		r->ready_count++;
+	}
+}
+
+/* "exchange 'x', routing key 'y'" for people; the envelope is built once more, this path is rare.
+ */
+static void describe_route(struct relay *r, struct event *ev, char *out, size_t size)
+{
+	struct envelope env;
+
+	out[0] = '\0';
+	if (envelope_build(&env, &r->arena, r->route, &ev->row, NULL) == 0)
+		snprintf(out, size, "exchange '%.*s', routing key '%.*s'", (int)env.exchange.len,
+			env.exchange.ptr, (int)env.routing_key.len, env.routing_key.ptr);
+}
+
+static void on_returned(struct relay *r, struct event *ev, unsigned code, const char *text)
+{
+	char where[600], why[800], held[900];
+
+	describe_route(r, ev, where, sizeof(where));
+	snprintf(why, sizeof(why), "%u %s: %s", code, text != NULL ? text : "", where);
+	/* Only first attempts tell of the route as a whole: a few rows that nobody wants may come
+	 * back for ever. */
+	if (ev->row.retry_count == 0 && r->returned_streak < ROUTE_RETURNS)
+		r->returned_streak++;
+	if (r->returned_streak >= ROUTE_RETURNS) {
+		relay_route_failed(r, true, why);
+		snprintf(held, sizeof(held), "UNROUTABLE: not charged, everything comes back: %s",
+			why);
+		verdict_held(r, ev, ROUTE_HOLD_US, held);
+		return;
+	}
+	verdict_charged(r, ev, FAIL_UNROUTABLE, why);
+}
+
+static void route_works(struct relay *r)
+{
+	if (!r->broken.open)
+		return;
+	circuit_succeed(&r->broken, r->now_us);
+	r->route_err = (struct err){ 0 };
+	log_info("relay", "route works again", F_STR("source", r->source->name),
+		F_US("after", r->now_us - r->broken.opened_us));
+	pacer_poke(&r->pacer, r->now_us);
+}
+
+static void on_outcome(void *arg, void *cookie, enum outcome how, unsigned code, const char *text)
+{
+	struct relay *r = arg;
+	struct event *ev = cookie;
+
+	list_del(&ev->link);
+	r->out_count[ev->channel]--;
+	prove(r, ev->exchange);
+	r->confirm_us = r->now_us;
+	if (ev->lost) {
+		verdict_lost(r, ev);
+		return;
+	}
+	metric_observe(
+		r->metrics->confirm_seconds, (double)(r->now_us - ev->published_us) / US_PER_SEC);
+	if (how != OUTCOME_RETURNED) {
+		r->returned_streak = 0;
+		route_works(r);
+	} else if (r->broken.open && !r->broken_returns) {
+		route_works(r); /* the exchange is back; that nothing is bound to it is another
+				   matter */
+	}
+	pacer_outcome(&r->pacer, how == OUTCOME_ACK);
+	switch (how) {
+	case OUTCOME_ACK:
+		verdict_confirmed(r, ev);
+		break;
+	case OUTCOME_NACK:
+		verdict_charged(
+			r, ev, FAIL_NACKED, "the broker refused responsibility for the message");
+		break;
+	case OUTCOME_RETURNED:
+		on_returned(r, ev, code, text);
+		break;
+	}
+}
+
+/* The exchange itself is missing or may not be written to. */
+static bool about_exchange(unsigned code)
+{
+	return code == 404 || code == 403;
+}
+
+static void on_guilty(struct relay *r, struct event *ev, unsigned code, const char *text)
+{
+	char why[400];
+
+	list_del(&ev->link);
+	r->out_count[CHANNEL_QUARANTINE]--;
+	snprintf(why, sizeof(why), "%u %s", code, text);
+	if (ev->lost) {
+		verdict_lost(r, ev);
+	} else if (about_exchange(code) && r->exchange_fixed) {
+		relay_route_failed(r, false, why);
+		verdict_released(r, ev);
+	} else {
+		verdict_dead(r, ev,
+			strstr(text, "message size") != NULL ? FAIL_TOO_LARGE : FAIL_REFUSED, why);
+	}
+}
+
+static void on_channel_closed(void *arg, enum channel ch, unsigned code, const char *text)
+{
+	struct relay *r = arg;
+	struct event *guilty = list_first(&r->in_flight[CHANNEL_QUARANTINE], struct event, link);
+
+	r->channel_open[ch] = false;
+	metric_add(r->metrics->broker_errors[BROKER_ERR_CHANNEL], 1);
+	log_warn("relay", "channel closed by the broker", F_STR("source", r->source->name),
+		F_STR("channel", ch == CHANNEL_FAST ? "fast" : "quarantine"), F_UINT("code", code),
+		F_STR("text", text), F_UINT("unconfirmed", r->out_count[ch]));
+	if (ch == CHANNEL_QUARANTINE) {
+		if (guilty != NULL)
+			on_guilty(r, guilty, code, text);
+		return;
+	}
+	r->proven_count = r->proven_next = 0;
+	publish_forget(r, CHANNEL_FAST, true);
+}
+
+static void on_blocked(void *arg, bool on, const char *reason)
+{
+	struct relay *r = arg;
+
+	if (on == r->blocked)
+		return;
+	r->blocked = on;
+	if (on) {
+		log_warn("relay", "broker blocked", F_STR("source", r->source->name),
+			F_STR("reason", reason));
+		release_unsent(r);
+		return;
+	}
+	log_info("relay", "broker unblocked", F_STR("source", r->source->name));
+	/* It did not read meanwhile: the time for their confirms begins now. */
+	for (int ch = 0; ch < CHANNELS; ch++)
+		list_each (pos, &r->in_flight[ch])
+			container_of(pos, struct event, link)->published_us = r->now_us;
+	pacer_poke(&r->pacer, r->now_us);
+}
+
+void publish_events(struct relay *r, struct publisher_events *ev)
+{
+	*ev = (struct publisher_events){ on_outcome, on_channel_closed, on_blocked, r };
+}
+
+int64_t publish_next_deadline(const struct relay *r)
+{
+	int64_t next = TIME_NEVER;
+
+	for (int ch = 0; ch < CHANNELS && !r->blocked; ch++) {
+		struct event *oldest = list_first(&r->in_flight[ch], struct event, link);
+
+		if (oldest != NULL &&
+			oldest->published_us + r->source->broker->confirm_timeout_us < next)
+			next = oldest->published_us + r->source->broker->confirm_timeout_us;
+	}
+	return next;
+}
+
+/* Whose confirm did not come in time has an unknown outcome. The channel starts anew, and all that
+ * was open on it goes again, one at a time. A row that alone gets no confirm, while others did, is
+ * charged; where nobody got any, the broker is what does not work. */
+void publish_deadlines(struct relay *r)
+{
+	const int64_t timeout_us = r->source->broker->confirm_timeout_us;
+	struct event *alone = list_first(&r->in_flight[CHANNEL_QUARANTINE], struct event, link);
+	struct event *oldest = list_first(&r->in_flight[CHANNEL_FAST], struct event, link);
+	struct err e = { 0 };
+
+	if (!r->mq_up || r->now_us < publish_next_deadline(r))
+		return;
+	metric_add(r->metrics->broker_errors[BROKER_ERR_TIMEOUT], 1);
+	if (alone != NULL && r->now_us - alone->published_us >= timeout_us) {
+		bool others = r->confirm_us > alone->published_us;
+
+		if (!others || alone->lost) {
+			err_set(&e, ERR_LINK, 0,
+				"no confirm within %" PRId64 " ms, for any message",
+				timeout_us / US_PER_MS);
+			relay_mq_down(r, "confirm", &e);
+			return;
+		}
+		list_del(&alone->link);
+		r->out_count[CHANNEL_QUARANTINE]--;
+		r->channel_open[CHANNEL_QUARANTINE] = false;
+		snprintf(e.text, sizeof(e.text),
+			"no confirm within %" PRId64 " ms, alone, while others were confirmed",
+			timeout_us / US_PER_MS);
+		verdict_charged(r, alone, FAIL_CONFIRM_TIMEOUT, e.text);
+	}
+	if (oldest != NULL && r->now_us - oldest->published_us >= timeout_us) {
+		log_warn("relay", "confirms overdue: channel starts anew",
+			F_STR("source", r->source->name),
+			F_UINT("unconfirmed", r->out_count[CHANNEL_FAST]));
+		r->channel_open[CHANNEL_FAST] = false;
+		publish_forget(r, CHANNEL_FAST, true);
+	}
+}

@@ -1,0 +1,406 @@
+#include "relay/impl.h"
+
+#include "relay/backoff.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void log_event(struct relay *r, enum log_level level, const char *message, const struct event *ev,
+	const char *class, const char *text)
+{
+	const struct row *row = &ev->row;
+
+	if (!log_enabled(level))
+		return;
+	buf_reset(&r->text);
+	buf_add_slice(&r->text, row->aggregate_type);
+	buf_addc(&r->text, '/');
+	buf_add_slice(&r->text, row->aggregate_id);
+	log_fields(level, "relay", message, F_STR("source", r->source->name),
+		F_SLICE("event_id", row->event_id), F_SLICE("aggregate", buf_slice(&r->text)),
+		F_SLICE("trace_id", row->trace_id), F_STR("class", class),
+		F_UINT("retry_count", row->retry_count), F_STR("err", text));
+}
+
+/* The queue behind a head that goes back shares its fate; `delay_us` < 0: released, else held. */
+static void send_back_queue(
+	struct relay *r, struct lane *lane, const struct event *head, int64_t delay_us)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text), "WAITING: behind %.*s", (int)head->row.event_id.len,
+		head->row.event_id.ptr);
+	list_each_safe (pos, tmp, &lane->queue) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (delay_us < 0)
+			verdict_released(r, ev);
+		else
+			verdict_held(r, ev, delay_us, text);
+	}
+}
+
+static void lane_next(struct relay *r, struct lane *lane)
+{
+	struct event *ev = list_first(&lane->queue, struct event, link);
+
+	lane->head = NULL;
+	if (ev != NULL) {
+		list_del(&ev->link);
+		claim_admit(r, ev);
+	}
+}
+
+static void take_out(struct relay *r, struct event *ev, enum event_state to)
+{
+	bool counted = ev->state == EVENT_UNKNOWN ||
+		       (ev->state == EVENT_CLAIMED && (ev->lane == NULL || ev->lane->head == ev));
+
+	if (!list_empty(&ev->link)) {
+		list_del(&ev->link);
+		if (counted)
+			r->ready_count--;
+	}
+	event_move(ev, to);
+}
+
+static void to_settling(
+	struct relay *r, struct event *ev, enum event_state to, enum settle_kind verdict)
+{
+	take_out(r, ev, to);
+	ev->verdict = verdict;
+	ev->settled_by_us = r->now_us;
+	list_push_back(&r->settling, &ev->link);
+	r->settling_count++;
+}
+
+/* The aggregate has passed this event: the next one may go, and what waits in the table may come
+ * back. */
+static void lane_passed(struct relay *r, struct event *ev)
+{
+	struct lane *lane = ev->lane;
+
+	if (lane == NULL)
+		return;
+	/* Without memory they come back when they fall due. */
+	if (barred_rows(&r->order, lane->hash) > 0)
+		(void)lane_drain(&r->order, lane, ev->row.aggregate_type, ev->row.aggregate_id);
+	if (lane->head == ev)
+		lane_next(r, lane);
+	lane_detach(&r->order, ev);
+}
+
+void verdict_confirmed(struct relay *r, struct event *ev)
+{
+	double lag = (double)(r->now_us + r->db_offset_us - ev->row.created_us) / US_PER_SEC;
+
+	to_settling(r, ev, EVENT_CONFIRMED, SETTLE_SENT);
+	r->published_total++;
+	metric_add(r->metrics->published, 1);
+	metric_observe(r->metrics->lag_seconds, lag > 0 ? lag : 0);
+	if (r->conf.log_events == LOG_EVENTS_ALL)
+		log_event(r, LOG_LEVEL_INFO, "event sent", ev, NULL, NULL);
+	lane_passed(r, ev);
+}
+
+/* The row is about to stand unsent in the table, out of the FRESH scan's sight: it bars its
+ * aggregate until it has gone its way. Rows that are waiting already wait on, now for this one. */
+static void lane_barred(struct relay *r, struct event *ev, int64_t delay_us)
+{
+	struct lane *lane = ev->lane;
+
+	if (lane == NULL)
+		return;
+	if (barred_add(&r->order, lane->hash) < 0)
+		r->leads = false; /* no memory to keep the order with: lead anew, with a fresh look
+				     at the table */
+	if (lane->head == ev) {
+		if (!list_empty(&lane->drain))
+			lane_drained(&r->order, lane);
+		send_back_queue(r, lane, ev, delay_us);
+	}
+}
+
+void verdict_dead(struct relay *r, struct event *ev, enum failure f, const char *text)
+{
+	event_set_error(ev, "%s: %s", failure_name(f), text);
+	to_settling(r, ev, EVENT_FAILED, SETTLE_DEAD);
+	r->failed_total++;
+	metric_add(r->metrics->failed[f], 1);
+	metric_add(r->metrics->dead[f], 1);
+	if (r->conf.log_events != LOG_EVENTS_NONE)
+		log_event(r, LOG_LEVEL_ERROR, "event dead", ev, failure_name(f), text);
+	if (r->source->on_dead == ON_DEAD_PASS)
+		lane_passed(r, ev);
+	else
+		lane_barred(r, ev, HOLD_MAX_US);
+}
+
+void verdict_charged(struct relay *r, struct event *ev, enum failure f, const char *text)
+{
+	const struct retry_conf *retry = &r->source->retry;
+
+	if (ev->row.retry_count < UINT32_MAX)
+		ev->row.retry_count++;
+	if (ev->row.retry_count >= retry->max_attempts) {
+		verdict_dead(r, ev, f, text);
+		return;
+	}
+	event_set_error(ev, "%s: %s", failure_name(f), text);
+	to_settling(r, ev, EVENT_FAILED, SETTLE_RETRY);
+	ev->delay_us = backoff_us(retry->base_us, retry->cap_us, ev->row.retry_count, retry->jitter,
+		rng_unit(&r->rng));
+	r->failed_total++;
+	metric_add(r->metrics->failed[f], 1);
+	metric_add(r->metrics->retried, 1);
+	if (r->conf.log_events != LOG_EVENTS_NONE)
+		log_event(r, LOG_LEVEL_WARN, "event failed", ev, failure_name(f), text);
+	lane_barred(r, ev, ev->delay_us);
+}
+
+void verdict_released(struct relay *r, struct event *ev)
+{
+	struct lane *lane = ev->lane;
+
+	to_settling(r, ev, EVENT_RELEASED, SETTLE_RELEASE);
+	if (lane != NULL && ev->origin != ROW_FRESH && barred_add(&r->order, lane->hash) < 0)
+		r->leads = false;
+	if (lane != NULL && lane->head == ev)
+		send_back_queue(r, lane, ev, -1);
+}
+
+void verdict_held(struct relay *r, struct event *ev, int64_t delay_us, const char *text)
+{
+	event_set_error(ev, "%s", text);
+	to_settling(r, ev, EVENT_RELEASED, SETTLE_HOLD);
+	ev->delay_us = delay_us;
+	if (ev->lane != NULL)
+		ev->lane->holding++;
+	lane_barred(r, ev, delay_us);
+}
+
+/* Another relay's now. Those behind it wait for whoever has it. */
+void verdict_lost(struct relay *r, struct event *ev)
+{
+	take_out(r, ev, EVENT_LOST);
+	metric_add(r->metrics->lease_lost, 1);
+	log_event(r, LOG_LEVEL_WARN, "lease lost to another relay", ev, NULL, NULL);
+	lane_barred(r, ev, US_PER_SEC);
+	lane_detach(&r->order, ev);
+	event_free(&r->pool, ev);
+}
+
+static void release_list(struct relay *r, struct list *l)
+{
+	list_each_safe (pos, tmp, l) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (ev->state == EVENT_CLAIMED)
+			verdict_released(r, ev);
+	}
+}
+
+void release_unsent(struct relay *r)
+{
+	release_list(r, &r->ready);
+	release_list(r, &r->quarantine);
+	/* What queues behind a head that is out goes with the next outcome of that head; behind one
+	 * whose outcome is unknown it stays: that one goes again first. */
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const struct event *const *x = a, *const *y = b;
+
+	return ((*x)->row.id > (*y)->row.id) - ((*x)->row.id < (*y)->row.id);
+}
+
+int64_t settle_next(const struct relay *r)
+{
+	const struct event *oldest = list_first(&r->settling, struct event, link);
+	unsigned full = r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS;
+
+	if (oldest == NULL)
+		return TIME_NEVER;
+	if (r->settling_count >= full || r->stopping ||
+		(r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] == 0))
+		return r->now_us;
+	return oldest->settled_by_us + SETTLE_AGE_US;
+}
+
+/* The row is written. Where it was its aggregate's head, what follows is decided now. */
+static void settled(struct relay *r, struct event *ev)
+{
+	struct lane *lane = ev->lane;
+
+	if (lane != NULL) {
+		if (ev->verdict == SETTLE_HOLD)
+			lane->holding--;
+		if (lane->head == ev) /* rows that came while the verdict was being written */
+			send_back_queue(
+				r, lane, ev, ev->verdict == SETTLE_RELEASE ? -1 : HOLD_MIN_US);
+		lane_detach(&r->order, ev);
+	}
+	event_move(ev, EVENT_SETTLED);
+	event_free(&r->pool, ev);
+}
+
+bool settle_turn(struct relay *r)
+{
+	unsigned count = 0;
+	bool unknown = false;
+	struct err e = { 0 };
+
+	if (r->now_us < settle_next(r))
+		return false;
+	list_each (pos, &r->settling) {
+		if (count == STATEMENT_IDS)
+			break;
+		r->events[count++] = container_of(pos, struct event, link);
+	}
+	qsort((void *)r->events, count, sizeof(struct event *), by_id);
+	for (unsigned i = 0; i < count; i++) {
+		const struct event *ev = r->events[i];
+
+		r->settles[i] = (struct settle){
+			.id = ev->row.id,
+			.kind = ev->verdict,
+			.retry_count = ev->row.retry_count,
+			.delay_us = ev->delay_us,
+			.error = ev->error != NULL ? ev->error : "",
+			.again = ev->again,
+		};
+	}
+	if (r->store->ops->settle(r->store, r->settles, count, &unknown, &e) < 0) {
+		relay_clock(r);
+		for (unsigned i = 0; unknown && i < count; i++)
+			r->events[i]->again = true;
+		relay_db_failed(r, "settle", &e);
+		return true;
+	}
+	relay_clock(r);
+	relay_db_worked(r);
+	for (unsigned i = 0; i < count; i++) {
+		struct event *ev = r->events[i];
+
+		list_del(&ev->link);
+		r->settling_count--;
+		if (r->settles[i].lost) {
+			metric_add(r->metrics->lease_lost, 1);
+			log_event(r, LOG_LEVEL_WARN,
+				ev->verdict == SETTLE_SENT
+					? "lease lost: sent, and may be sent again by another relay"
+					: "lease lost to another relay",
+				ev, NULL, NULL);
+		}
+		settled(r, ev);
+	}
+	return true;
+}
+
+static unsigned collect_renewals(struct relay *r, struct list *l, int64_t before_us, unsigned count)
+{
+	list_each (pos, l) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (count == STATEMENT_IDS)
+			break;
+		if (!ev->lost && ev->lease_end_us < before_us)
+			r->events[count++] = ev;
+		/* Those queued in its lane are in no other list. */
+		if (ev->lane == NULL || ev->lane->head != ev)
+			continue;
+		list_each (q, &ev->lane->queue) {
+			struct event *queued = container_of(q, struct event, link);
+
+			if (count == STATEMENT_IDS)
+				break;
+			if (queued->lease_end_us < before_us)
+				r->events[count++] = queued;
+		}
+	}
+	return count;
+}
+
+/* Leases are renewed once half is over, or once they no longer leave room for a statement and a
+ * confirm; then all that have less than three quarters left, so that few statements do. */
+bool renew_turn(struct relay *r)
+{
+	const int64_t lease_us = r->source->lease_us;
+	const int64_t need_us =
+		r->source->broker->confirm_timeout_us + r->source->database.query_timeout_us;
+	int64_t low_us = lease_us / 2 > need_us ? lease_us / 2 : need_us;
+	int64_t high_us = low_us > lease_us / 4 * 3 ? low_us : lease_us / 4 * 3;
+	struct list *lists[] = { &r->ready, &r->quarantine, &r->in_flight[CHANNEL_FAST],
+		&r->in_flight[CHANNEL_QUARANTINE], &r->settling };
+	unsigned count = 0;
+	int64_t start_us;
+	struct err e = { 0 };
+
+	if (r->pool.used == 0 || r->now_us < r->next_renew_us)
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		count = collect_renewals(r, lists[i], r->now_us + low_us, count);
+	if (count == 0) {
+		r->next_renew_us = r->now_us + lease_us / 8;
+		return false;
+	}
+	count = 0;
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		count = collect_renewals(r, lists[i], r->now_us + high_us, count);
+	if (count < STATEMENT_IDS)
+		r->next_renew_us = r->now_us + lease_us / 8;
+	qsort((void *)r->events, count, sizeof(struct event *), by_id);
+	for (unsigned i = 0; i < count; i++)
+		r->ids[i] = r->events[i]->row.id;
+	start_us = relay_clock(r);
+	if (r->store->ops->renew(r->store, r->ids, r->lost, count, lease_us, &e) < 0) {
+		relay_clock(r);
+		relay_db_failed(r, "renew", &e);
+		return true;
+	}
+	relay_clock(r);
+	relay_db_worked(r);
+	for (unsigned i = 0; i < count; i++) {
+		struct event *ev = r->events[i];
+
+		if (!r->lost[i]) {
+			ev->lease_end_us = start_us + lease_us;
+		} else if (ev->state == EVENT_PUBLISHED) {
+			ev->lost = true; /* the publisher still owes its outcome */
+		} else if (ev->state == EVENT_CLAIMED || ev->state == EVENT_UNKNOWN) {
+			verdict_lost(r, ev);
+		}
+		/* Those being settled learn it from the settlement. */
+	}
+	return true;
+}
+
+bool drain_turn(struct relay *r)
+{
+	struct lane *lane = list_first(&r->order.drain, struct lane, drain);
+	struct err e = { 0 };
+	unsigned released = 0;
+
+	if (lane == NULL || !r->leads)
+		return false;
+	if (r->store->ops->release_waiting(r->store, (struct slice){ lane->type, lane->type_len },
+		    (struct slice){ lane->id, lane->id_len }, STATEMENT_IDS, &released, &e) < 0) {
+		relay_clock(r);
+		relay_db_failed(r, "release of waiting rows", &e);
+		return true;
+	}
+	relay_clock(r);
+	relay_db_worked(r);
+	barred_sub(&r->order, lane->hash, released);
+	if (released > 0)
+		pacer_poke(&r->pacer, r->now_us);
+	if (released == STATEMENT_IDS || lane->holding > 0) {
+		list_del(&lane->drain); /* others have their turn */
+		list_push_back(&r->order.drain, &lane->drain);
+		return released > 0;
+	}
+	lane_drained(&r->order, lane);
+	return true;
+}
