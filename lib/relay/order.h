@@ -25,9 +25,10 @@ struct lane {
 	uint64_t hash;
 	struct event *head;
 	struct list queue;
-	unsigned events;  /* whose `lane` this is */
-	unsigned holding; /* those of them whose HOLD is decided, not yet written */
-	char *type, *id;  /* the aggregate's name while it drains; owned */
+	unsigned events;   /* whose `lane` this is */
+	struct list drain; /* in the list of lanes whose waiting rows are to be released */
+	unsigned holding;  /* those of them whose HOLD is decided, not yet written */
+	char *type, *id;   /* the aggregate's name while it drains; owned */
 	size_t type_len, id_len;
 };
 
