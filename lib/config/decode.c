@@ -9,12 +9,18 @@
 #define SHOWN_KEY 64
 #define ENV_RESULT_MAX ((size_t)64 << 10)
 
+static bool is_name_char(char c)
+{
+	return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+	       c == '_';
+}
+
 size_t decode_push(struct decode *d, struct slice name)
 {
 	size_t mark = strlen(d->path);
 	struct buf shown = { 0 };
 
-	faults_add_shown(&shown, name, SHOWN_KEY);
+	faults_add_shown(&shown, name.len > 0 ? name : SLICE_LIT("\"\""), SHOWN_KEY);
 	if (!shown.failed && shown.data != NULL)
 		snprintf(d->path + mark, sizeof(d->path) - mark, "%s%s", mark > 0 ? "." : "",
 			shown.data);
@@ -25,6 +31,17 @@ size_t decode_push(struct decode *d, struct slice name)
 void decode_pop(struct decode *d, size_t mark)
 {
 	d->path[mark] = '\0';
+}
+
+/* An unknown key may be a password that lost its colon or blank ("{password:secret}"): what follows
+ * the first character no key has is not shown. */
+static struct slice shown_key(struct slice key)
+{
+	size_t n = 0;
+
+	while (n < key.len && (is_name_char(key.ptr[n]) || key.ptr[n] == '.' || key.ptr[n] == '-'))
+		n++;
+	return (struct slice){ key.ptr, n };
 }
 
 static size_t push_index(struct decode *d, unsigned i)
@@ -70,9 +87,7 @@ static size_t name_length(struct slice s)
 {
 	size_t n = 0;
 
-	while (n < s.len &&
-		((s.ptr[n] >= 'A' && s.ptr[n] <= 'Z') || (s.ptr[n] >= 'a' && s.ptr[n] <= 'z') ||
-			s.ptr[n] == '_' || (n > 0 && s.ptr[n] >= '0' && s.ptr[n] <= '9')))
+	while (n < s.len && is_name_char(s.ptr[n]) && (n > 0 || s.ptr[0] < '0' || s.ptr[0] > '9'))
 		n++;
 	return n;
 }
@@ -249,34 +264,52 @@ static void check_exclusive(struct decode *d, const struct conf_table *t, const 
 	}
 	if (first == NULL)
 		return;
+	n->bad = true; /* the first is taken */
 	fault_at(d->faults, n->key_line, n->key_column,
 		"%s.%s cannot stand beside %s of line %u: keep one of the two", d->path, k->name,
 		first->key.ptr, first->key_line);
+}
+
+static void fault_unknown(struct decode *d, const struct conf_table *t, const struct node *n)
+{
+	struct slice shown = shown_key(n->key);
+	struct buf hint = { 0 };
+	size_t mark = decode_push(d, shown);
+
+	if (shown.len < n->key.len && n->key.ptr[shown.len] == ':')
+		buf_adds(&hint, "put a blank after its colon");
+	else if (shown.len < n->key.len)
+		buf_adds(&hint, "keys are words of letters and _, then a colon and a blank");
+	else
+		hint_unknown(&hint, t, n->key);
+	fault_at(d->faults, n->key_line, n->key_column, "%s%s is not a known key: %s", d->path,
+		shown.len < n->key.len ? "..." : "",
+		hint.failed ? "see outboxd.yaml(5)" : hint.data);
+	decode_pop(d, mark);
+	buf_fini(&hint);
 }
 
 static void check_keys(struct decode *d, const struct conf_table *t, struct node *map)
 {
 	for (struct node *n = map->child; n != NULL; n = n->next) {
 		const struct conf_key *k = conf_find(t, n->key);
-		size_t mark = decode_push(d, n->key);
-		struct buf hint = { 0 };
+		size_t mark;
 
 		if (k == NULL) {
-			hint_unknown(&hint, t, n->key);
-			fault_at(d->faults, n->key_line, n->key_column, "%s is not a known key: %s",
-				d->path, hint.failed ? "see outboxd.yaml(5)" : hint.data);
-		} else if (n->earlier != NULL) {
+			fault_unknown(d, t, n);
+			continue;
+		}
+		mark = decode_push(d, n->key);
+		if (n->earlier != NULL)
 			fault_at(d->faults, n->key_line, n->key_column,
 				"%s is given twice, first on line %u: keep one of the two", d->path,
 				n->earlier->key_line);
-		} else if (d->partial && k->flags & KEY_OWN) {
+		else if (d->partial && k->flags & KEY_OWN)
 			fault_at(d->faults, n->key_line, n->key_column,
 				"%s cannot be inherited: give every source one of its own",
 				d->path);
-		}
 		decode_pop(d, mark);
-		buf_fini(&hint);
-		if (k != NULL && n->earlier == NULL)
+		if (n->earlier == NULL)
 			check_exclusive(d, t, map, k, n);
 	}
 }
@@ -296,12 +329,11 @@ static void set_value(struct decode *d, const struct conf_key *k, struct node *n
 	if (n->bad)
 		return;
 	if (n->type != NODE_SCALAR) {
-		buf_addf(&problem, "is %s: give one value, a %s", node_type_name(n),
-			conf_type_name(k));
+		buf_addf(&problem, "is %s: give one value, %s", node_type_name(n), conf_a_type(k));
 		bad = problem.data;
 	} else if (wants_plain(k->type) && !n->plain && !n->substituted) {
-		buf_addf(&problem, "is quoted, so it is text: give a %s without quotes",
-			conf_type_name(k));
+		buf_addf(&problem, "is quoted, so it is text: give %s without quotes",
+			conf_a_type(k));
 		bad = problem.data;
 	} else {
 		bad = scalar_parse(k, n->text, (char *)out + k->offset, &problem);
@@ -325,16 +357,14 @@ static void set_default(struct decode *d, const struct conf_key *k, void *out)
 static void fault_missing(struct decode *d, const struct conf_table *t, const struct conf_key *k,
 	const struct node *at)
 {
-	struct buf or = { 0 }, range = { 0 };
+	struct buf others = { 0 };
 
 	for (const struct conf_key *o = t->keys; k->group != 0 && o->name != NULL; o++)
 		if (o->group == k->group && o != k)
-			buf_addf(& or, " or %s", o->name);
-	conf_range(k, &range);
-	fault_at(d->faults, at->line, at->column, "%s%s is missing: give a %s, %s", d->path,
-		or.data != NULL ? or.data : "", conf_type_name(k), range.failed ? "" : range.data);
-	buf_fini(& or);
-	buf_fini(&range);
+			buf_addf(&others, " or %s", o->name);
+	fault_at(d->faults, at->line, at->column, "%s%s is missing: give %s", d->path,
+		others.data != NULL ? others.data : "", conf_a_type(k));
+	buf_fini(&others);
 }
 
 static void set_absent(struct decode *d, const struct conf_table *t, const struct conf_key *k,
@@ -536,7 +566,8 @@ static void decode_item(struct decode *d, const struct conf_key *k, struct scope
 		resolve(d, &plain, name);
 	}
 	decode_pop(d, mark);
-	if (name != NULL && name->type == NODE_SCALAR && !name->bad && !node_empty(name))
+	if (name != NULL && name->type == NODE_SCALAR && !name->bad && !node_empty(name) &&
+		shown_key(name->text).len == name->text.len)
 		decode_push(d, name->text);
 	else
 		push_index(d, i);

@@ -127,6 +127,15 @@ static void take_uri_text(struct decode *d, struct scope s, const char *key, str
 		fault_at(d->faults, uri->line, uri->column,
 			"%s.uri has too long a %s: shorten it to %zu bytes at most", d->path, key,
 			max);
+		uri->bad = true;
+		return;
+	}
+	for (size_t i = 0; i < value.len; i++) {
+		if ((unsigned char)value.ptr[i] >= 0x20 && value.ptr[i] != 0x7F)
+			continue;
+		fault_at(d->faults, uri->line, uri->column,
+			"%s.uri has a control character in its %s: leave it out", d->path, key);
+		uri->bad = true;
 		return;
 	}
 	*field = dup_or_note(d, value);

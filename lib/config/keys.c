@@ -62,7 +62,7 @@ static const struct conf_table tls_table = TABLE(tls_conf, tls_keys);
 
 enum { GROUP_HOSTS = 1, GROUP_SECRET };
 #define SECRET_KEYS(s) \
-	KEY("password",            CONF_SECRET, s, password, NULL, SECRET_LITERAL,    1024, GROUP(GROUP_SECRET), ABSENT("no password")), \
+	KEY("password",            CONF_SECRET, s, password, NULL, SECRET_LITERAL,    4096, GROUP(GROUP_SECRET), ABSENT("no password")), \
 	KEY("password_file",       CONF_SECRET, s, password, NULL, SECRET_FILE,       PATH_LEN, GROUP(GROUP_SECRET), ABSENT("no password")), \
 	KEY("password_credential", CONF_SECRET, s, password, NULL, SECRET_CREDENTIAL, 255, GROUP(GROUP_SECRET), ABSENT("no password"))
 
@@ -188,37 +188,48 @@ const struct conf_key *conf_find(const struct conf_table *t, struct slice name)
 	return NULL;
 }
 
+/* clang-format off */
+static const char *const type_names[] = {
+	[CONF_STRING]   = "text",
+	[CONF_NAME]     = "a name",
+	[CONF_IDENT]    = "an identifier",
+	[CONF_PATH]     = "a path",
+	[CONF_TEMPLATE] = "a template",
+	[CONF_UINT]     = "a whole number",
+	[CONF_PORT]     = "a whole number",
+	[CONF_SIZE]     = "a size",
+	[CONF_DURATION] = "a duration",
+	[CONF_SECONDS]  = "a duration in whole seconds",
+	[CONF_SHARE]    = "a number",
+	[CONF_MODE]     = "an octal mode",
+	[CONF_BOOL]     = "a boolean",
+	[CONF_WORD]     = "a word",
+	[CONF_EITHER]   = "a word",
+	[CONF_LISTEN]   = "an address and port",
+	[CONF_HOST]     = "a host",
+	[CONF_HOSTS]    = "a list of hosts",
+	[CONF_URI]      = "a URI",
+	[CONF_HEADERS]  = "a mapping of names to templates",
+	[CONF_MAP]      = "a mapping",
+	[CONF_LIST]     = "a list of mappings",
+	[CONF_DEFAULTS] = "a mapping",
+};
+/* clang-format on */
+
+const char *conf_a_type(const struct conf_key *k)
+{
+	if (k->type != CONF_SECRET)
+		return type_names[k->type];
+	return k->lo == SECRET_LITERAL ? "a secret"
+	       : k->lo == SECRET_FILE  ? "a path"
+				       : "a credential's name";
+}
+
 const char *conf_type_name(const struct conf_key *k)
 {
-	static const char *const names[] = {
-		[CONF_STRING] = "text",
-		[CONF_NAME] = "name",
-		[CONF_IDENT] = "identifier",
-		[CONF_PATH] = "path",
-		[CONF_TEMPLATE] = "template",
-		[CONF_UINT] = "whole number",
-		[CONF_PORT] = "whole number",
-		[CONF_SIZE] = "size",
-		[CONF_DURATION] = "duration",
-		[CONF_SECONDS] = "duration in whole seconds",
-		[CONF_SHARE] = "number",
-		[CONF_MODE] = "octal mode",
-		[CONF_BOOL] = "boolean",
-		[CONF_WORD] = "word",
-		[CONF_EITHER] = "word",
-		[CONF_LISTEN] = "address and port",
-		[CONF_HOST] = "host",
-		[CONF_HOSTS] = "list of hosts",
-		[CONF_URI] = "URI",
-		[CONF_HEADERS] = "mapping of names to templates",
-		[CONF_MAP] = "mapping",
-		[CONF_LIST] = "list of mappings",
-		[CONF_DEFAULTS] = "mapping",
-	};
+	const char *name = conf_a_type(k), *blank = strchr(name, ' ');
 
-	if (k->type != CONF_SECRET)
-		return names[k->type];
-	return k->lo == SECRET_LITERAL ? "secret" : k->lo == SECRET_FILE ? "path" : "credential";
+	return blank != NULL ? blank + 1 : name;
 }
 
 static void add_size(struct buf *out, uint64_t bytes)

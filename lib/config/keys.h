@@ -68,6 +68,8 @@ const struct conf_key *conf_find(const struct conf_table *t, struct slice name);
 
 /* "whole number", "duration", ...: what config_describe() and the man page call it. */
 const char *conf_type_name(const struct conf_key *k);
+/* The same in a sentence: "a duration", "an identifier", "text". */
+const char *conf_a_type(const struct conf_key *k);
 /* "1 to 5000", "100ms to 10m", "logfmt | json"; empty where there is nothing to say. */
 void conf_range(const struct conf_key *k, struct buf *out);
 

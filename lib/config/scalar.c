@@ -24,7 +24,7 @@ static const char *no_memory(void)
 /* "is not a duration: give one, such as 30s; 1s to 1h" */
 static const char *not_a(const struct conf_key *k, const char *how, struct buf *problem)
 {
-	buf_addf(problem, "is not a %s: give %s, ", conf_type_name(k), how);
+	buf_addf(problem, "is not %s: give %s, ", conf_a_type(k), how);
 	conf_range(k, problem);
 	return problem->failed ? no_memory() : problem->data;
 }

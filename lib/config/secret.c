@@ -24,7 +24,8 @@ static int secret_path(const struct secret_conf *s, struct buf *path, struct err
 		dir = getenv("CREDENTIALS_DIRECTORY");
 		if (dir == NULL || dir[0] == '\0')
 			return err_set(e, ERR_CONFIG, 0,
-				"CREDENTIALS_DIRECTORY is not set: run under systemd with "
+				"has no $CREDENTIALS_DIRECTORY to be read from: run under systemd "
+				"with "
 				"LoadCredential=, or use password_file");
 		buf_addf(path, "%s/%s", dir, s->value);
 	}
