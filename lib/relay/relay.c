@@ -128,11 +128,12 @@ static void connect_store(struct relay *r)
 	pacer_poke(&r->pacer, r->now_us);
 }
 
-static int make_route(struct relay *r, size_t max_header_bytes, struct err *e)
+int relay_make_route(struct route **out, const struct source_conf *source, size_t max_header_bytes,
+	struct err *e)
 {
-	const struct publish_conf *p = &r->source->publish;
+	const struct publish_conf *p = &source->publish;
 	struct route_conf conf = {
-		.source = r->source->name,
+		.source = source->name,
 		.exchange = p->exchange,
 		.routing_key = p->routing_key,
 		.headers = p->headers,
@@ -140,13 +141,19 @@ static int make_route(struct relay *r, size_t max_header_bytes, struct err *e)
 		.body = p->body,
 		.mandatory = p->mandatory,
 		.persistent = p->persistent,
-		.max_message_size = r->source->broker->max_message_size,
+		.max_message_size = source->broker->max_message_size,
 		.max_header_bytes = max_header_bytes,
 	};
 
+	return route_new(out, &conf, e);
+}
+
+static int remake_route(struct relay *r, struct err *e)
+{
 	route_free(r->route);
 	r->route = NULL;
-	return route_new(&r->route, &conf, e);
+	return relay_make_route(
+		&r->route, r->source, r->publisher->ops->max_header_bytes(r->publisher), e);
 }
 
 static void connect_publisher(struct relay *r)
@@ -155,8 +162,7 @@ static void connect_publisher(struct relay *r)
 
 	if (r->mq_up || !circuit_may_try(&r->mq, r->now_us))
 		return;
-	if (r->publisher->ops->connect(r->publisher, &e) < 0 ||
-		make_route(r, r->publisher->ops->max_header_bytes(r->publisher), &e) < 0) {
+	if (r->publisher->ops->connect(r->publisher, &e) < 0 || remake_route(r, &e) < 0) {
 		relay_clock(r);
 		relay_mq_down(r, "connect", &e);
 		return;
@@ -297,7 +303,7 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	r->next_expired_us = r->now_us;
 	/* The templates alone, to learn which columns they need; the connection's limits come with
 	 * the connection. */
-	if (make_route(r, SIZE_MAX, e) < 0)
+	if (relay_make_route(&r->route, source, SIZE_MAX, e) < 0)
 		goto fail;
 	event_pool_init(&r->pool, source->max_in_flight + source->batch,
 		route_extra_columns(r->route, &extra));
