@@ -1,0 +1,19 @@
+/* errors.h: what an error of server or client library means to the relay. Pure. */
+#ifndef OUTBOXD_MYSQL_ERRORS_H
+#define OUTBOXD_MYSQL_ERRORS_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+
+/* `state` is the five letter SQLSTATE. */
+enum err_kind mysql_error_kind(unsigned code, const char *state);
+
+/* The server has become read-only, which is how a failover looks to a connection that survived it:
+ * another host may be the primary now. */
+bool mysql_error_read_only(unsigned code);
+
+/* An answer to COMMIT that leaves no doubt: the transaction was rolled back. */
+bool mysql_error_rolled_back(unsigned code);
+
+#endif

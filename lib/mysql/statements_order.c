@@ -1,0 +1,158 @@
+#include "mysql/statements_order.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#define WAITING "`next_retry_at` IS NOT NULL AND `last_error` LIKE 'WAITING: %'"
+
+void sql_add_time(struct buf *b, int64_t us)
+{
+	int64_t fraction = us % US_PER_SEC;
+	time_t second;
+	struct tm tm;
+
+	if (fraction < 0)
+		fraction += US_PER_SEC;
+	second = (time_t)((us - fraction) / US_PER_SEC);
+	if (gmtime_r(&second, &tm) == NULL || tm.tm_year < -1900 || tm.tm_year > 8099) {
+		buf_adds(b, "'1970-01-01 00:00:00'");
+		return;
+	}
+	buf_addf(b, "'%04d-%02d-%02d %02d:%02d:%02d.%06d'", tm.tm_year + 1900, tm.tm_mon + 1,
+		tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)fraction);
+}
+
+/* First what the index can use, then the same by bytes. */
+static void add_aggregate(struct buf *b, struct slice type, struct slice id)
+{
+	static const char *const columns[] = { "aggregate_type", "aggregate_id" };
+	const struct slice values[] = { type, id };
+
+	for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
+		if (i > 0)
+			buf_adds(b, " AND ");
+		buf_addf(b, "`%s`", columns[i]);
+		if (values[i].ptr == NULL) {
+			buf_adds(b, " IS NULL");
+			continue;
+		}
+		buf_addc(b, '=');
+		sql_add_string(b, values[i]);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
+		if (values[i].ptr == NULL)
+			continue;
+		buf_addf(b, " AND CAST(CONVERT(`%s` USING utf8mb4) AS BINARY)=_binary", columns[i]);
+		sql_add_string(b, values[i]);
+	}
+}
+
+static void add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
+{
+	if (t->id_signed)
+		buf_addf(b, "%" PRId64, (int64_t)id);
+	else
+		buf_addf(b, "%" PRIu64, id);
+}
+
+static void add_walk(struct buf *b, const struct outbox_table *t, const char *owner,
+	struct slice aggregate_type, struct slice aggregate_id)
+{
+	buf_addf(b,
+		"SELECT `id`,`created_at`,`event_id`,`status`,`last_error` LIKE 'SKIPPED%%',"
+		"(`status`='PROCESSING' AND `locked_by`=_binary%s) IS TRUE,"
+		"TIMESTAMPDIFF(MICROSECOND,NOW(6),`next_retry_at`),"
+		"TIMESTAMPDIFF(MICROSECOND,NOW(6),`locked_until`),",
+		owner);
+	buf_adds(b, "(" WAITING ") IS TRUE");
+	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->aggregate_index);
+	add_aggregate(b, aggregate_type, aggregate_id);
+}
+
+void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,
+	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
+	unsigned limit)
+{
+	add_walk(b, t, owner, aggregate_type, aggregate_id);
+	buf_adds(b, " AND `created_at`<=");
+	sql_add_time(b, created_us);
+	buf_adds(b, " AND NOT (`created_at`=");
+	sql_add_time(b, created_us);
+	buf_adds(b, " AND `id`>=");
+	add_id(b, t, id);
+	buf_addf(b, ") ORDER BY `created_at` DESC,`id` DESC LIMIT %u", limit);
+}
+
+void sql_last(struct buf *b, const struct outbox_table *t, const char *owner,
+	struct slice aggregate_type, struct slice aggregate_id, unsigned limit)
+{
+	add_walk(b, t, owner, aggregate_type, aggregate_id);
+	buf_addf(b, " ORDER BY `created_at` DESC,`id` DESC LIMIT %u", limit);
+}
+
+void sql_release_waiting(
+	struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
+{
+	assert(count > 0 && count <= SQL_IDS_MAX);
+	buf_addf(b, "UPDATE %s FORCE INDEX (PRIMARY) SET `next_retry_at`=NULL,`last_error`=NULL",
+		t->name);
+	for (unsigned c = 0; c < TIME_COLUMNS; c++)
+		if (t->on_update[c] && c != TIME_NEXT_RETRY)
+			buf_addf(b, ",`%s`=`%s`", time_column_name[c], time_column_name[c]);
+	buf_adds(b, " WHERE `id` IN (");
+	for (size_t i = 0; i < count; i++) {
+		if (i > 0)
+			buf_addc(b, ',');
+		add_id(b, t, ids[i]);
+	}
+	buf_adds(b, ") AND `status` IN ('PENDING','RETRY') AND " WAITING);
+}
+
+/* PENDING without a delay bars nobody: it is claimed in its turn. */
+static const struct {
+	const char *status;
+	bool delayed; /* next_retry_at is not NULL */
+} stages[SQL_BARRED_STAGES] = {
+	{ "RETRY", false },
+	{ "RETRY", true },
+	{ "PENDING", true },
+	{ "PROCESSING", false },
+	{ "PROCESSING", true },
+	/* next_retry_at of DEAD is NULL, whoever wrote it */
+	{ "DEAD", false },
+};
+
+void sql_barred(struct buf *b, const struct outbox_table *t, const struct barred_cursor *cursor,
+	unsigned limit)
+{
+	const unsigned stage = cursor->stage;
+
+	assert(stage < SQL_BARRED_STAGES);
+	buf_addf(b,
+		"SELECT `id`,`created_at`,`event_id`,`aggregate_type`,`aggregate_id`,"
+		"`next_retry_at` FROM %s FORCE INDEX (%s) WHERE `status`='%s'",
+		t->name, t->claim_index, stages[stage].status);
+	if (stages[stage].delayed)
+		buf_adds(b, " AND `next_retry_at` IS NOT NULL");
+	else
+		buf_adds(b, " AND `next_retry_at` IS NULL");
+	if (stage >= SQL_BARRED_DEAD)
+		buf_adds(b, " AND (`last_error` IS NULL OR `last_error` NOT LIKE 'SKIPPED%')");
+	if (cursor->started) {
+		buf_adds(b, " AND (");
+		if (stages[stage].delayed)
+			buf_addf(b, "`next_retry_at`>'%s' OR (`next_retry_at`='%s' AND (",
+				cursor->next_retry_at, cursor->next_retry_at);
+		if (cursor->created_at[0] == '\0') /* NULL, which sorts first */
+			buf_adds(b, "`created_at` IS NOT NULL OR (`created_at` IS NULL");
+		else
+			buf_addf(b, "`created_at`>'%s' OR (`created_at`='%s'", cursor->created_at,
+				cursor->created_at);
+		buf_adds(b, " AND `id`>");
+		add_id(b, t, cursor->id);
+		buf_adds(b, stages[stage].delayed ? "))))" : "))");
+	}
+	buf_addf(b, " ORDER BY `next_retry_at`,`created_at`,`id` LIMIT %u", limit);
+}

@@ -1,0 +1,82 @@
+/* store_impl.h: what the parts of the MySQL store share. */
+#ifndef OUTBOXD_MYSQL_STORE_IMPL_H
+#define OUTBOXD_MYSQL_STORE_IMPL_H
+
+#include "mysql/schema.h"
+#include "mysql/session.h"
+#include "mysql/statements.h"
+#include "mysql/store.h"
+
+/* Rows whose values differ are written in statements of so many: each row costs a comparison for
+ * every one before it. */
+#define CASES_MAX 50
+
+/* The place of a row in the order of its class. */
+struct key {
+	int64_t created_us;
+	uint64_t id;
+};
+
+struct mysql_store {
+	struct store base;
+	const struct source_conf *conf;
+	struct session *session;
+	const char *const *extra;
+	size_t extra_count;
+	char owner[129];
+	char owner_sql[300]; /* quoted */
+	bool ordered;
+	char lock[64]; /* the source's lock; ordered sources, once connected */
+
+	struct outbox_table table;
+	bool stale; /* the table may have been changed: to be read again */
+	bool leads;
+
+	/* Room that is used again and again. */
+	struct buf text;
+	uint64_t *ids;
+	size_t ids_cap;
+	struct takeover *takeovers;
+	size_t takeovers_cap;
+	struct key *keys;
+	size_t keys_cap;
+	const struct settle **picked;
+	size_t picked_cap;
+	struct slice *extra_values;
+};
+
+#define store_of(s) container_of(s, struct mysql_store, base)
+
+/* Makes room for `want` elements; 0 or -1 with ERR_NOMEM. */
+int store_room(void *array, size_t *cap, size_t want, size_t each, struct err *e);
+#define ROOM(s, array, want, e)                                                                    \
+	store_room(&(s)->array, &(s)->array##_cap, want, sizeof(*(s)->array), e)
+
+/* Sends s->text and empties it. */
+int store_run(struct mysql_store *s, struct reply *r, struct err *e);
+
+/* What each failed call ends with: context into *e, and the consequences of its kind: a session
+ * that must not be used any more is closed. In a transaction call session_rollback() first. Returns
+ * -1. */
+int store_failed(struct mysql_store *s, struct err *e, const char *what);
+
+/* NULL: no lock is involved. */
+const char *store_lock(const struct mysql_store *s);
+
+/* Checks what sql_assert() and sql_look() begin with; -1 with ERR_LINK: the session is not ours. */
+int store_check_session(const struct mysql_store *s, const struct slice *values, struct err *e);
+
+int mysql_store_claim(struct store *s, const struct claim_spec *spec, const struct row_sink *sink,
+	bool *unknown, struct err *e);
+int mysql_store_settle(
+	struct store *s, struct settle *list, size_t count, bool *unknown, struct err *e);
+int mysql_store_renew(struct store *s, const uint64_t *ids, bool *lost, size_t count,
+	int64_t lease_us, struct err *e);
+int mysql_store_predecessors(
+	struct store *s, struct order_probe *list, size_t count, bool pass_dead, struct err *e);
+int mysql_store_release_waiting(struct store *s, struct slice aggregate_type,
+	struct slice aggregate_id, unsigned limit, unsigned *released, struct err *e);
+int mysql_store_barred(struct store *s, bool pass_dead, struct barred_cursor *cursor, bool *more,
+	void (*row)(void *arg, const struct row *key), void *arg, struct err *e);
+
+#endif

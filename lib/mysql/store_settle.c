@@ -1,0 +1,262 @@
+/* store_settle.c: outcomes go back into the table, and leases are prolonged. Every statement is
+ * fenced: it matches only rows that are still PROCESSING under this very owner. */
+#include "mysql/store_impl.h"
+#include "mysql/values.h"
+
+#include <stdlib.h>
+
+static size_t at_most(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+/* --- settle --------------------------------------------------------------------------------- */
+
+/* Adds the statements for those of `picked` that are of this kind. */
+static void add_kind(struct mysql_store *s, enum settle_kind kind, size_t picked)
+{
+	size_t chunk = kind == SETTLE_SENT || kind == SETTLE_RELEASE ? SQL_IDS_MAX : CASES_MAX;
+	const struct settle *some[SQL_IDS_MAX];
+	size_t n = 0;
+
+	for (size_t i = 0; i < picked; i++) {
+		if (s->picked[i]->kind == kind)
+			some[n++] = s->picked[i];
+		if (n > 0 && (n == chunk || i + 1 == picked)) {
+			buf_addc(&s->text, ';');
+			sql_settle(&s->text, &s->table, s->owner_sql, kind, some, n);
+			n = 0;
+		}
+	}
+}
+
+static void add_all(struct mysql_store *s, size_t picked)
+{
+	for (unsigned kind = 0; kind <= SETTLE_HOLD; kind++)
+		add_kind(s, kind, picked);
+}
+
+struct resolving {
+	struct mysql_store *store;
+	struct settle *list;
+	size_t count;
+	size_t picked;
+};
+
+static struct settle *find(struct settle *list, size_t count, uint64_t id)
+{
+	size_t low = 0, high = count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (list[middle].id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < count && list[low].id == id ? &list[low] : NULL;
+}
+
+/* Does the row stand as an earlier try, whose COMMIT was never answered, wanted it? */
+static bool stands(const struct settle *s, struct slice status, uint32_t retry_count)
+{
+	switch (s->kind) {
+	case SETTLE_SENT:
+		return value_is(status, "SENT");
+	case SETTLE_RETRY: /* or claimed again since */
+		return retry_count == s->retry_count &&
+		       (value_is(status, "RETRY") || value_is(status, "PROCESSING"));
+	case SETTLE_DEAD:
+		return value_is(status, "DEAD");
+	case SETTLE_RELEASE:
+	case SETTLE_HOLD:
+		return value_is(status, "PENDING") || value_is(status, "RETRY");
+	}
+	return false;
+}
+
+static int row_held(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct resolving *r = arg;
+	struct settle *one;
+	uint64_t id;
+
+	(void)statement, (void)count, (void)e;
+	if (!value_id(v[0], &id) || (one = find(r->list, r->count, id)) == NULL)
+		return 0;
+	if (value_true(v[1])) {
+		one->lost = false;
+		r->store->picked[r->picked++] = one;
+	} else {
+		one->lost = !one->again || !stands(one, v[2], value_count(v[3]));
+	}
+	return 0;
+}
+
+/* Some rows are not ours any more: finds out which, and settles the others. */
+static int settle_rest(
+	struct mysql_store *s, struct settle *list, size_t count, bool *unknown, struct err *e)
+{
+	struct resolving resolving = { .store = s, .list = list, .count = count };
+	struct reply r = { .row = row_held, .arg = &resolving };
+
+	buf_reset(&s->text);
+	buf_adds(&s->text, "START TRANSACTION");
+	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
+		uint64_t ids[SQL_IDS_MAX];
+		size_t n = at_most(SQL_IDS_MAX, count - i);
+
+		for (size_t k = 0; k < n; k++) {
+			ids[k] = list[i + k].id;
+			/* until it is found: but what was SENT may have been deleted since */
+			list[i + k].lost = !list[i + k].again || list[i + k].kind != SETTLE_SENT;
+		}
+		buf_addc(&s->text, ';');
+		sql_held(&s->text, &s->table, s->owner_sql, ids, n, true);
+	}
+	if (store_run(s, &r, e) < 0)
+		return session_rollback(s->session, e);
+	if (resolving.picked == 0) {
+		struct err again = { 0 };
+
+		session_rollback(s->session, &again);
+		if (session_is_open(s->session))
+			return 0;
+		return err_set(e, ERR_LINK, 0, "ROLLBACK failed");
+	}
+	add_all(s, resolving.picked);
+	if (s->text.len > 0) /* each is preceded by a semicolon */
+		s->text.data[0] = ' ';
+	r = (struct reply){ 0 };
+	if (store_run(s, &r, e) < 0)
+		return session_rollback(s->session, e);
+	if (r.matched != resolving.picked) {
+		err_set(e, ERR_RETRY, 0, "%zu rows were locked, %llu of them found again",
+			resolving.picked, (unsigned long long)r.matched);
+		return session_rollback(s->session, e);
+	}
+	return session_commit(s->session, unknown, e);
+}
+
+static int settle(
+	struct mysql_store *s, struct settle *list, size_t count, bool *unknown, struct err *e)
+{
+	struct reply r = { 0 };
+	struct err undo = { 0 };
+
+	if (ROOM(s, picked, count, e) < 0)
+		return -1;
+	for (size_t i = 0; i < count; i++) {
+		list[i].lost = false;
+		s->picked[i] = &list[i];
+	}
+	session_begin(s->session);
+	buf_reset(&s->text);
+	buf_adds(&s->text, "START TRANSACTION");
+	add_all(s, count);
+	if (store_run(s, &r, e) < 0)
+		return session_rollback(s->session, e);
+	if (r.matched == count)
+		return session_commit(s->session, unknown, e);
+	session_rollback(s->session, &undo);
+	if (!session_is_open(s->session))
+		return err_set(e, ERR_LINK, 0, "ROLLBACK failed");
+	return settle_rest(s, list, count, unknown, e);
+}
+
+int mysql_store_settle(
+	struct store *base, struct settle *list, size_t count, bool *unknown, struct err *e)
+{
+	struct mysql_store *s = store_of(base);
+
+	*unknown = false;
+	if (count == 0)
+		return 0;
+	if (settle(s, list, count, unknown, e) < 0) {
+		for (size_t i = 0; i < count; i++)
+			list[i].lost = false; /* nothing is known of any */
+		return store_failed(s, e, "settle");
+	}
+	return 0;
+}
+
+/* --- renew ---------------------------------------------------------------------------------- */
+
+struct renewing {
+	const uint64_t *ids;
+	bool *lost;
+	size_t count;
+};
+
+static int row_renewed(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct renewing *r = arg;
+	size_t low = 0, high = r->count;
+	uint64_t id;
+
+	(void)statement, (void)count, (void)e;
+	if (!value_id(v[0], &id) || !value_true(v[1]))
+		return 0;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (r->ids[middle] < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low < r->count && r->ids[low] == id)
+		r->lost[low] = false;
+	return 0;
+}
+
+int mysql_store_renew(struct store *base, const uint64_t *ids, bool *lost, size_t count,
+	int64_t lease_us, struct err *e)
+{
+	struct mysql_store *s = store_of(base);
+	struct renewing renewing = { ids, lost, count };
+	struct reply r = { 0 };
+
+	for (size_t i = 0; i < count; i++)
+		lost[i] = false;
+	if (count == 0)
+		return 0;
+	session_begin(s->session);
+	buf_reset(&s->text);
+	/* may be repeated as often as one likes: nothing to check before COMMIT */
+	if (count > SQL_IDS_MAX)
+		buf_adds(&s->text, "START TRANSACTION;");
+	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
+		if (i > 0)
+			buf_addc(&s->text, ';');
+		sql_renew(&s->text, &s->table, s->owner_sql, lease_us, ids + i,
+			at_most(SQL_IDS_MAX, count - i));
+	}
+	if (count > SQL_IDS_MAX)
+		buf_adds(&s->text, ";COMMIT");
+	if (store_run(s, &r, e) < 0) {
+		session_rollback(s->session, e);
+		return store_failed(s, e, "renew");
+	}
+	if (r.matched == count)
+		return 0;
+	for (size_t i = 0; i < count; i++)
+		lost[i] = true;
+	buf_reset(&s->text);
+	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
+		if (i > 0)
+			buf_addc(&s->text, ';');
+		sql_held(&s->text, &s->table, s->owner_sql, ids + i,
+			at_most(SQL_IDS_MAX, count - i), false);
+	}
+	r = (struct reply){ .row = row_renewed, .arg = &renewing };
+	if (store_run(s, &r, e) < 0) {
+		for (size_t i = 0; i < count; i++)
+			lost[i] = false;
+		return store_failed(s, e, "renew");
+	}
+	return 0;
+}
