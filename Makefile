@@ -1,77 +1,152 @@
-# outboxd: make, make check, make demo; `make help` lists the rest.
+# outboxd. `make check` and `make demo` need nothing beforehand; `make help` lists all there is.
 
 CC ?= cc
 PKG_CONFIG ?= pkg-config
 PREFIX ?= /usr/local
-DESTDIR ?=
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+DESTDIR ?=
 B ?= build
-VERSION := $(shell sed -n 's/^## \([0-9][0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1)
+
+VERSION := $(shell sed -n 's/^\#\# \([0-9][0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1)
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
-# The MySQL client library: whichever the system has, or MYSQL=mysqlclient / MYSQL=libmariadb.
+# The MySQL client library: whichever the system has; MYSQL=mysqlclient or MYSQL=libmariadb decides.
 MYSQL ?= $(firstword $(foreach p,libmariadb mysqlclient,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
-PACKAGES := $(MYSQL) librabbitmq yaml-0.1 json-c libmicrohttpd
+PACKAGES := $(MYSQL) librabbitmq yaml-0.1 json-c libmicrohttpd libssl libcrypto
 
-ifneq ($(filter-out clean help demo check lint packages,$(or $(MAKECMDGOALS),all)),)
-MISSING := $(foreach p,$(if $(MYSQL),,libmariadb) $(PACKAGES),$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null || echo $(p)))
-ifeq ($(wildcard /usr/include/ev.h /usr/local/include/ev.h $(EV_INCLUDE)/ev.h),)
-MISSING += libev
-endif
+# Asked only for targets that compile something.
+ifneq ($(filter-out clean help demo check lint format packages,$(or $(MAKECMDGOALS),all)),)
+MISSING := $(strip $(foreach p,$(if $(MYSQL),,libmariadb) $(PACKAGES),$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null || echo $(p))) \
+	$(shell echo '\#include <ev.h>' | $(CC) -E -x c - >/dev/null 2>&1 || echo libev))
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PACKAGES) 2>/dev/null) -lev -lpthread -lm
+CHECK_LIBS := $(shell $(PKG_CONFIG) --libs check 2>/dev/null)
 endif
 
-WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes \
-	-Wwrite-strings -Wundef -Wformat=2 -Wvla -Wimplicit-fallthrough
 CFLAGS ?= -O2 -g
-HARDEN := -fstack-protector-strong -fPIE $(if $(findstring -O,$(CFLAGS)),$(if $(findstring sanitize,$(CFLAGS)),,-D_FORTIFY_SOURCE=2))
-PKG_CFLAGS = $(shell $(PKG_CONFIG) --cflags $(PACKAGES))
-PKG_LIBS = $(shell $(PKG_CONFIG) --libs $(PACKAGES)) -lev -lpthread -lm
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(WARN) $(HARDEN) $(CFLAGS) -Ilib $(PKG_CFLAGS) \
-	-DOUTBOXD_VERSION='"$(VERSION)"' -DOUTBOXD_COMMIT='"$(COMMIT)"' -DOUTBOXD_SYSCONFDIR='"$(SYSCONFDIR)"' \
-	$(EXTRA_CFLAGS)
+WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wstrict-prototypes -Wmissing-prototypes \
+	-Wwrite-strings -Wundef -Wformat=2 -Wvla -Wimplicit-fallthrough $(WERROR)
+HARDEN := -fstack-protector-strong -fPIE $(if $(findstring sanitize,$(CFLAGS)),,$(if $(findstring -O,$(CFLAGS)),-D_FORTIFY_SOURCE=2))
+DEFINES := -DOUTBOXD_VERSION='"$(VERSION)"' -DOUTBOXD_COMMIT='"$(COMMIT)"' -DOUTBOXD_SYSCONFDIR='"$(SYSCONFDIR)"'
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(WARN) $(HARDEN) $(CFLAGS) -Ilib -Itests $(PKG_CFLAGS)
 ALL_LDFLAGS = -pie -Wl,-z,relro,-z,now $(LDFLAGS)
 
-LIB_SRC := $(sort $(wildcard lib/*/*.c))
-CMD_SRC := $(sort $(wildcard cmd/outboxd/*.c))
-LIB_OBJ := $(LIB_SRC:%.c=$(B)/obj/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(B)/obj/%.o)
-UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(sort $(wildcard tests/unit/test_*.c)))
-SUPPORT_SRC := $(sort $(wildcard tests/support/*.c))
-SUPPORT_OBJ := $(SUPPORT_SRC:%.c=$(B)/obj/%.o)
-SIM_SRC := $(sort $(wildcard tests/sim/*.c))
-SIM_OBJ := $(SIM_SRC:%.c=$(B)/obj/%.o)
-CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
+LIB := $(sort $(wildcard lib/*/*.c))
+CMD := $(sort $(wildcard cmd/outboxd/*.c))
+SUPPORT := $(sort $(wildcard tests/support/*.c))
+SIM := $(sort $(wildcard tests/sim/*.c))
+UNIT := $(sort $(wildcard tests/unit/test_*.c))
+INTEGRATION := $(sort $(wildcard tests/integration/test_*.c))
+TOOLS := $(sort $(wildcard tests/tools/*.c))
 
-.PHONY: all clean help missing
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+LIB_A := $(B)/liboutboxd.a
+SUPPORT_A := $(B)/libsupport.a
+UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
+INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
+TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS))
+
+.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak
 all: missing $(B)/outboxd
 
 missing:
-	@if [ -n "$(strip $(MISSING))" ]; then \
-		echo "missing build dependencies: $(strip $(MISSING))" >&2; \
-		echo "install them on Debian or Ubuntu as root with: tests/packages build" >&2; exit 2; \
+	@if [ -n "$(MISSING)" ]; then \
+		echo "missing build dependencies: $(MISSING)" >&2; \
+		echo "on Debian or Ubuntu they are installed as root with: tests/packages build" >&2; \
+		exit 2; \
 	fi
 
-$(B)/outboxd: $(CMD_OBJ) $(B)/liboutboxd.a
+$(B)/outboxd: $(call obj,$(CMD)) $(LIB_A)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
-$(B)/liboutboxd.a: $(LIB_OBJ)
+$(LIB_A): $(call obj,$(LIB))
+$(SUPPORT_A): $(call obj,$(SUPPORT))
+$(LIB_A) $(SUPPORT_A):
 	@rm -f $@
+	@mkdir -p $(@D)
 	$(AR) rcs $@ $^
 
 $(B)/obj/%.o: %.c | missing
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(CC) $(ALL_CFLAGS) $(DEFINES) -MMD -MP -c -o $@ $<
 
-# Unit tests: every tests/unit/test_NAME.c is a program of its own.
-$(UNIT_BIN): $(B)/tests/%: $(B)/obj/tests/unit/%.o $(B)/liboutboxd.a
+# One program a file: unit tests need the library, integration tests and tools the helpers too.
+$(B)/tests/%: $(B)/obj/tests/unit/%.o $(SUPPORT_A) $(LIB_A)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(CHECK_LIBS) $(PKG_LIBS)
+$(B)/tests/it/%: $(B)/obj/tests/integration/%.o $(SUPPORT_A) $(LIB_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(CHECK_LIBS) $(PKG_LIBS)
+$(B)/tools/%: $(B)/obj/tests/tools/%.o $(SUPPORT_A) $(LIB_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
+$(B)/sim: $(call obj,$(SIM)) $(LIB_A)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
+
+tools: all $(TOOL_BIN)
+tests: tools $(UNIT_BIN) $(INTEGRATION_BIN) $(if $(SIM),$(B)/sim)
+.SECONDARY:
 
 unit: $(UNIT_BIN)
-	@tests/run unit $(UNIT_BIN)
+	@tests/run $(UNIT_BIN)
+
+sim: $(B)/sim
+	@tests/run tests/sim/run
+
+integration: tests
+	@tests/run $(INTEGRATION_BIN)
+
+# These scripts install what is missing, start private servers and stop them again.
+check:
+	@tests/check
+demo:
+	@tests/demo/demo
+bench:
+	@tests/bench/bench
+chaos:
+	@tests/chaos/chaos
+soak:
+	@tests/chaos/soak
+lint:
+	@tests/lint/lint
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/man/man5 \
+		$(DESTDIR)$(PREFIX)/share/outboxd/sql $(DESTDIR)$(PREFIX)/share/doc/outboxd $(DESTDIR)$(UNITDIR) \
+		$(DESTDIR)$(SYSCONFDIR)/outboxd
+	install -m 0755 $(B)/outboxd $(DESTDIR)$(PREFIX)/sbin/outboxd
+	install -m 0644 cmd/outboxd/outboxd.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+	install -m 0644 conf/outboxd.yaml.5 $(DESTDIR)$(PREFIX)/share/man/man5/
+	install -m 0644 sql/*.sql $(DESTDIR)$(PREFIX)/share/outboxd/sql/
+	install -m 0644 README.md CHANGELOG.md LICENSE conf/outboxd.full.yaml $(DESTDIR)$(PREFIX)/share/doc/outboxd/
+	sed 's|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' systemd/outboxd.service.in \
+		>$(DESTDIR)$(UNITDIR)/outboxd.service
+	chmod 0644 $(DESTDIR)$(UNITDIR)/outboxd.service
+	test -e $(DESTDIR)$(SYSCONFDIR)/outboxd/outboxd.yaml || \
+		install -m 0640 conf/outboxd.yaml $(DESTDIR)$(SYSCONFDIR)/outboxd/outboxd.yaml
+
+# The configuration stays.
+uninstall:
+	rm -rf $(DESTDIR)$(PREFIX)/share/outboxd $(DESTDIR)$(PREFIX)/share/doc/outboxd
+	rm -f $(DESTDIR)$(PREFIX)/sbin/outboxd $(DESTDIR)$(PREFIX)/share/man/man8/outboxd.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man5/outboxd.yaml.5 $(DESTDIR)$(UNITDIR)/outboxd.service
 
 clean:
+	@if [ -d $(B)/servers ]; then OUTBOXD_SERVERS_DIR=$(B)/servers tests/servers stop >/dev/null 2>&1 || :; fi
 	rm -rf $(B)
 
--include $(LIB_OBJ:.o=.d) $(CMD_OBJ:.o=.d) $(UNIT_BIN:$(B)/tests/%=$(B)/obj/tests/unit/%.d) $(SUPPORT_OBJ:.o=.d) $(SIM_OBJ:.o=.d)
+help:
+	@echo 'make              build/outboxd'
+	@echo 'make demo         the whole path in a few minutes, on a bare machine'
+	@echo 'make check        all tests, on a bare machine'
+	@echo 'make install      PREFIX=$(PREFIX) SYSCONFDIR=$(SYSCONFDIR) DESTDIR='
+	@echo 'make lint         formatter, static analysis, layering, man pages, scripts, unit file'
+	@echo 'make bench        performance, measured in one run'
+	@echo 'make chaos        real servers, random faults; CHAOS_SECONDS, SEED'
+	@echo 'make unit sim integration   parts of check; integration wants: eval "$$(tests/servers env)"'
+	@echo 'MYSQL=mysqlclient           builds with that client library instead of the first one found'
+
+-include $(patsubst %.c,$(B)/obj/%.d,$(LIB) $(CMD) $(SUPPORT) $(SIM) $(UNIT) $(INTEGRATION) $(TOOLS))
