@@ -225,6 +225,7 @@ static bool one_of(const char *type, const char *const *list)
 
 static const char *const text_types[] = { "varchar", "char", "text", "tinytext", "mediumtext",
 	"longtext", NULL };
+static const char *const binary_types[] = { "binary", "varbinary", "blob", "tinyblob", NULL };
 static const char *const integer_types[] = { "tinyint", "smallint", "mediumint", "int", "bigint",
 	NULL };
 static const char *const time_types[] = { "timestamp", "datetime", NULL };
@@ -382,7 +383,7 @@ static void judge_id(struct judge *j, struct outbox_table *table)
 	table->id_signed = strcasestr(c->full, "unsigned") == NULL;
 }
 
-static void judge_texts(struct judge *j)
+static void judge_texts(struct judge *j, struct outbox_table *table)
 {
 	static const struct {
 		const char *name, *definition;
@@ -403,6 +404,12 @@ static void judge_texts(struct judge *j)
 				"its collation, %s, takes 'a' and 'A' for the same; the relay goes "
 				"by bytes",
 				c->collation);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(table->aggregate_binary); i++) {
+		const struct schema_column *c =
+			schema_column(j->schema, i == 0 ? "aggregate_type" : "aggregate_id");
+
+		table->aggregate_binary[i] = c != NULL && one_of(c->type, binary_types);
 	}
 }
 
@@ -537,7 +544,7 @@ void schema_judge(const struct schema *s, const struct schema_wish *wish,
 		found(&j, SEVERITY_FAULT, NULL, fix, "its engine is %s, not InnoDB", s->engine);
 	}
 	judge_id(&j, table);
-	judge_texts(&j);
+	judge_texts(&j, table);
 	judge_status(&j);
 	judge_count(&j);
 	for (unsigned c = 0; c < TIME_COLUMNS; c++)

@@ -36,6 +36,7 @@ struct outbox_table {
 	char name[600];            /* `shop`.`outbox_event` */
 	char claim_index[300];     /* `idx_outbox_claim` */
 	char aggregate_index[300]; /* empty: there is none */
+	bool aggregate_binary[2];  /* aggregate_type, aggregate_id: bytes, not text */
 	bool id_signed;
 	unsigned fraction[TIME_COLUMNS]; /* digits of the second, 0 to 6 */
 	bool on_update[TIME_COLUMNS];    /* moves with every UPDATE unless told otherwise */

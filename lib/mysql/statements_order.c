@@ -25,7 +25,8 @@ void sql_add_time(struct buf *b, int64_t us)
 }
 
 /* First what the index can use, then the same by bytes. */
-static void add_aggregate(struct buf *b, struct slice type, struct slice id)
+static void add_aggregate(
+	struct buf *b, const struct outbox_table *t, struct slice type, struct slice id)
 {
 	static const char *const columns[] = { "aggregate_type", "aggregate_id" };
 	const struct slice values[] = { type, id };
@@ -38,11 +39,11 @@ static void add_aggregate(struct buf *b, struct slice type, struct slice id)
 			buf_adds(b, " IS NULL");
 			continue;
 		}
-		buf_addc(b, '=');
+		buf_adds(b, t->aggregate_binary[i] ? "=_binary" : "=");
 		sql_add_string(b, values[i]);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
-		if (values[i].ptr == NULL)
+		if (values[i].ptr == NULL || t->aggregate_binary[i])
 			continue;
 		buf_addf(b, " AND CAST(CONVERT(`%s` USING utf8mb4) AS BINARY)=_binary", columns[i]);
 		sql_add_string(b, values[i]);
@@ -68,7 +69,7 @@ static void add_walk(struct buf *b, const struct outbox_table *t, const char *ow
 		owner);
 	buf_adds(b, "(" WAITING ") IS TRUE");
 	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->aggregate_index);
-	add_aggregate(b, aggregate_type, aggregate_id);
+	add_aggregate(b, t, aggregate_type, aggregate_id);
 }
 
 void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,

@@ -1,6 +1,7 @@
 #include "mysql/store.h"
 
 #include "base/str.h"
+#include "mysql/sha1.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
 
@@ -105,31 +106,25 @@ static int read_table(struct mysql_store *s, struct err *e)
 	return 0;
 }
 
-static int row_lock_name(
-	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
-{
-	struct mysql_store *s = arg;
-
-	(void)statement, (void)e;
-	if (count > 0 && v[0].ptr != NULL)
-		snprintf(s->lock, sizeof(s->lock), "outboxd.%.*s",
-			(int)(v[0].len > 40 ? 40 : v[0].len), v[0].ptr);
-	return 0;
-}
-
 /* One name for one table: where the server takes Shop and shop for the same, so does the lock. */
 static int name_lock(struct mysql_store *s, struct err *e)
 {
-	const char *fold = session_server(s->session)->name_case == 0 ? "" : "LOWER";
-	struct reply r = { .row = row_lock_name, .arg = s };
+	struct buf name = { 0 };
+	char hex[SHA1_HEX];
 
-	buf_reset(&s->text);
-	buf_addf(&s->text, "SELECT SHA1(%s(CONCAT(", fold);
-	sql_add_string(&s->text, slice_str(s->conf->database.name));
-	buf_adds(&s->text, ",'.',");
-	sql_add_string(&s->text, slice_str(s->conf->table));
-	buf_adds(&s->text, ")))");
-	return store_run(s, &r, e);
+	buf_addf(&name, "%s.%s", s->conf->database.name, s->conf->table);
+	if (name.failed) {
+		buf_fini(&name);
+		return err_set(e, ERR_NOMEM, errno, "lock");
+	}
+	if (session_server(s->session)->name_case != 0)
+		for (size_t i = 0; i < name.len; i++)
+			if (name.data[i] >= 'A' && name.data[i] <= 'Z')
+				name.data[i] += 'a' - 'A';
+	sha1_hex(buf_slice(&name), hex);
+	snprintf(s->lock, sizeof(s->lock), "outboxd.%s", hex);
+	buf_fini(&name);
+	return 0;
 }
 
 static int store_connect(struct store *base, struct err *e)
