@@ -436,7 +436,8 @@ static int read_start(
 		(e->code == AMQP_STATUS_BAD_AMQP_DATA || c->in.data[0] != AMQP_FRAME_METHOD))
 		return wrong_protocol(c, e);
 	if (found < 0)
-		return err_wrap(e, "before the AMQP handshake (a TLS port, or no AMQP at all?)");
+		return err_wrap(e, "before the AMQP handshake%s",
+			c->stream.tls == NULL ? " (a TLS port, or no AMQP at all?)" : "");
 	if (found == 0)
 		return err_set(e, ERR_LINK, ETIMEDOUT, "connected, but no AMQP greeting in time");
 	if (codec_connection_start(&f, s, e) < 0)
@@ -607,8 +608,6 @@ static int attempt(struct connection *c, const struct endpoint *host, const stru
 	char address[NI_MAXHOST] = "";
 
 	disconnect(c);
-	if (c->conf->tls.mode != TLS_DISABLED)
-		return err_set(e, ERR_CONFIG, 0, "TLS is not there yet");
 	c->frame_max = FRAME_MAX_WANTED;
 	c->heartbeat_us = 0;
 	if (buf_reserve(&c->in, FRAME_MAX_WANTED) < 0)
@@ -616,6 +615,9 @@ static int attempt(struct connection *c, const struct endpoint *host, const stru
 	snprintf(c->peer, sizeof(c->peer), strchr(host->host, ':') != NULL ? "[%s]:%u" : "%s:%u",
 		host->host, host->port);
 	if (stream_connect(&c->stream, a->ai_addr, a->ai_addrlen, deadline_us, e) < 0)
+		goto fail;
+	if (c->conf->tls.mode != TLS_DISABLED &&
+		stream_start_tls(&c->stream, &c->conf->tls, host->host, deadline_us, e) < 0)
 		goto fail;
 	c->heard_us = c->said_us = clock_mono_us();
 	if (log_in(c, deadline_us, &s, e) < 0)

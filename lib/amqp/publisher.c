@@ -386,8 +386,7 @@ static const struct publisher_ops ops = {
 
 int amqp_global_init(struct err *e)
 {
-	(void)e;
-	return 0;
+	return tls_global_init(e);
 }
 
 int amqp_publisher_new(struct publisher **out, const struct broker_conf *conf,

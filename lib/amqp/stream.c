@@ -75,8 +75,28 @@ int stream_connect(struct stream *s, const struct sockaddr *addr, socklen_t len,
 	return 0;
 }
 
+int stream_start_tls(struct stream *s, const struct tls_conf *conf, const char *host,
+	int64_t deadline_us, struct err *e)
+{
+	if (tls_new(&s->tls, s->fd, conf, host, e) < 0)
+		return -1;
+	for (;;) {
+		enum tls_step step = tls_handshake(s->tls, e);
+		int ready;
+
+		if (step == TLS_DONE || step == TLS_FAILED)
+			return step == TLS_DONE ? 0 : -1;
+		ready = wait_for(s->fd, step == TLS_WANTS_READ ? POLLIN : POLLOUT, deadline_us, e);
+		if (ready < 0)
+			return -1;
+		if (ready == 0)
+			return err_set(e, ERR_LINK, ETIMEDOUT, "no TLS handshake in time");
+	}
+}
+
 void stream_close(struct stream *s)
 {
+	tls_free(s->tls);
 	if (s->fd >= 0)
 		close(s->fd);
 	*s = STREAM_CLOSED;
@@ -86,6 +106,8 @@ ssize_t stream_read(struct stream *s, void *to, size_t room, struct err *e)
 {
 	ssize_t n;
 
+	if (s->tls != NULL)
+		return tls_read(s->tls, to, room, e);
 	do
 		n = recv(s->fd, to, room, MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
@@ -102,6 +124,8 @@ ssize_t stream_write(struct stream *s, const void *from, size_t len, struct err 
 {
 	ssize_t n;
 
+	if (s->tls != NULL)
+		return tls_write(s->tls, from, len, e);
 	do
 		n = send(s->fd, from, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);

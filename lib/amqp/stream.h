@@ -3,14 +3,13 @@
 #ifndef OUTBOXD_AMQP_STREAM_H
 #define OUTBOXD_AMQP_STREAM_H
 
+#include "amqp/tls.h"
 #include "base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/types.h>
-
-struct tls;
 
 struct stream {
 	int fd;          /* -1: closed */
@@ -21,6 +20,9 @@ struct stream {
 
 /* ERR_LINK with errno as code: refused, unreachable, timed out. *s is closed then. */
 int stream_connect(struct stream *s, const struct sockaddr *addr, socklen_t len,
+	int64_t deadline_us, struct err *e) MUST_CHECK;
+/* TLS from here on; `host` as in tls_new(). On -1 the stream is to be closed. */
+int stream_start_tls(struct stream *s, const struct tls_conf *conf, const char *host,
 	int64_t deadline_us, struct err *e) MUST_CHECK;
 void stream_close(struct stream *s);
 
