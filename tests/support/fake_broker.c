@@ -804,7 +804,7 @@ static void read_some(struct fake_broker *b, struct connection *c)
 		return;
 	}
 	c->bytes_read += (uint64_t)n;
-	if (b->rules.silent || b->rules.banner != NULL)
+	if (b->rules.silent || b->rules.hang_up || b->rules.banner != NULL)
 		return;
 	buf_add(&c->in, data, (size_t)n);
 	consume(b, c);
