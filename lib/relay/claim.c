@@ -24,6 +24,8 @@ bool claim_allowed(const struct relay *r)
 	unsigned batch = r->source->batch < r->source->max_in_flight ? r->source->batch
 								     : r->source->max_in_flight;
 
+	if ((r->solo || r->suspects) && r->pool.used > 0)
+		return false;
 	if (r->stopping || !r->mq_up || r->blocked || !r->channel_open[CHANNEL_FAST] ||
 		!r->channel_open[CHANNEL_QUARANTINE])
 		return false;
@@ -33,19 +35,38 @@ bool claim_allowed(const struct relay *r)
 	       (r->pool.bytes < r->source->max_in_flight_bytes / 2 || r->pool.used == 0);
 }
 
+/* Its relays died holding it, twice in a row or more: it may be what kills them. */
+static bool is_suspect(const struct row *row, unsigned takeovers)
+{
+	return takeovers >= SUSPECT_TAKEOVERS ||
+	       failure_takeovers(row->last_error) >= SUSPECT_TAKEOVERS;
+}
+
 static int on_row(void *arg, enum row_class class, const struct row *row, unsigned takeovers)
 {
 	struct relay *r = arg;
 	struct event *ev;
 
+	if (r->solo)
+		return 1;
 	if (r->pool.used > 0 && r->pool.bytes >= r->source->max_in_flight_bytes)
 		return 1;
+	if (is_suspect(row, takeovers)) {
+		if (r->pool.used > 0) {
+			r->suspects = true;
+			r->suspect_class = class;
+			return 1;
+		}
+		r->solo = true;
+	}
 	ev = event_new(&r->pool, row);
 	if (ev == NULL)
 		return r->pool.used >= r->pool.max ? 1 : -1;
 	ev->origin = class;
 	ev->takeovers = takeovers;
 	ev->sent_before = class == ROW_EXPIRED; /* its last owner may have sent it */
+	if (failure_is(FAIL_CONFIRM_TIMEOUT, row->last_error))
+		ev->alone = ev->sent_before = true; /* not at its neighbours' cost again */
 	list_push_back(&r->staged, &ev->link);
 	r->staged_count++;
 	r->row_bytes = r->row_bytes == 0 ? (double)ev->bytes
@@ -102,6 +123,18 @@ static struct event *lane_member(const struct lane *lane, uint64_t id)
 	return NULL;
 }
 
+/* Its aggregate has passed it, and SENT is about to be written. */
+static bool is_confirmed(const struct relay *r, uint64_t id)
+{
+	list_each (pos, &r->settling) {
+		const struct event *ev = container_of(pos, struct event, link);
+
+		if (ev->row.id == id)
+			return ev->state == EVENT_CONFIRMED;
+	}
+	return false;
+}
+
 static void to_ready(struct relay *r, struct event *ev)
 {
 	list_push_back(&r->ready, &ev->link);
@@ -153,7 +186,8 @@ static void admit_probed(struct relay *r, struct event *ev, const struct order_p
 
 	if (probe->head_id == 0) {
 		claim_admit(r, ev);
-	} else if (probe->head_owned && lane_member(lane, probe->head_id) != NULL) {
+	} else if (probe->head_owned &&
+		   (lane_member(lane, probe->head_id) != NULL || is_confirmed(r, probe->head_id))) {
 		claim_admit(r, ev);
 	} else {
 		snprintf(text, sizeof(text), "WAITING: behind %s", probe->head_event_id);
@@ -162,15 +196,31 @@ static void admit_probed(struct relay *r, struct event *ev, const struct order_p
 	}
 }
 
+/* Once the table is asked about one row of a lane, it is asked about all that come behind it: the
+ * answer may send that one back. */
 static bool must_ask(const struct relay *r, const struct event *ev)
 {
-	if (ev->origin != ROW_FRESH || barred_rows(&r->order, ev->lane->hash) > 0 ||
+	if (ev->origin != ROW_FRESH || ev->lane->asked_in == r->claims ||
+		barred_rows(&r->order, ev->lane->hash) > 0 ||
 		r->skipped_count > ARRAY_LEN(r->skipped))
 		return true;
 	for (unsigned i = 0; i < r->skipped_count; i++)
 		if (r->skipped[i] == ev->lane->hash)
 			return true;
 	return false;
+}
+
+/* Only a death while alone is the row's own doing. */
+static bool charge_death(struct relay *r, struct event *ev)
+{
+	char text[100];
+
+	if (ev->takeovers <= SUSPECT_TAKEOVERS)
+		return false;
+	snprintf(text, sizeof(text), "taken over %u times in a row, last while alone",
+		ev->takeovers);
+	verdict_charged(r, ev, FAIL_LEASE_EXPIRED, text);
+	return true;
 }
 
 static void admit_ordered(struct relay *r, unsigned count)
@@ -194,8 +244,11 @@ static void admit_ordered(struct relay *r, unsigned count)
 			claim_admit(r, ev);
 			continue;
 		}
+		lane->asked_in = r->claims;
 		if (ev->origin != ROW_FRESH)
 			barred_sub(&r->order, hash, 1); /* in the window now */
+		if (charge_death(r, ev))
+			continue;
 		r->probes[asked] = (struct order_probe){
 			.id = ev->row.id,
 			.created_us = ev->row.created_us,
@@ -238,7 +291,8 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 		admit_ordered(r, count);
 	} else {
 		for (unsigned i = 0; i < count; i++)
-			claim_admit(r, r->events[i]);
+			if (!charge_death(r, r->events[i]))
+				claim_admit(r, r->events[i]);
 	}
 	return count;
 }
@@ -276,8 +330,13 @@ static void claim(struct relay *r, const struct store_look *look)
 		if (!fresh)
 			spec.limit[ROW_FRESH] = 0;
 	}
+	if (r->suspects)
+		for (int c = 0; c < ROW_CLASSES; c++)
+			spec.limit[c] = c == (int)r->suspect_class ? limit : 0;
+	r->solo = false;
 	r->staged_count = 0;
 	r->skipped_count = 0;
+	r->claims++;
 	if (r->store->ops->claim(r->store, &spec, &sink, &unknown, &e) < 0) {
 		relay_clock(r);
 		if (unknown)
@@ -295,6 +354,9 @@ static void claim(struct relay *r, const struct store_look *look)
 	relay_clock(r);
 	relay_db_worked(r);
 	metric_observe(r->metrics->claim_seconds, (double)(r->now_us - start_us) / US_PER_SEC);
+	/* Leases that expired come together, whole windows of them. */
+	if (r->staged_count == 0 || (r->solo && r->suspect_class != ROW_EXPIRED))
+		r->suspects = false;
 	got = admit_staged(r, start_us + r->source->lease_us);
 	pacer_claimed(&r->pacer, r->now_us, got, limit);
 	if (got > 0)
@@ -380,6 +442,10 @@ bool claim_turn(struct relay *r)
 
 	if (r->loading && r->leads) {
 		load_barred(r);
+		return true;
+	}
+	if (r->suspects && claim_allowed(r) && (!r->ordered || r->leads)) {
+		claim(r, NULL);
 		return true;
 	}
 	/* Under load one claim follows the other; but the look for expired leases, and for who

@@ -3,6 +3,8 @@
 #ifndef OUTBOXD_FAILURE_H
 #define OUTBOXD_FAILURE_H
 
+#include "base/slice.h"
+
 enum failure {
 	FAIL_UNROUTABLE,      /* returned: no queue is bound for it */
 	FAIL_NACKED,          /* the broker took no responsibility */
@@ -16,5 +18,11 @@ enum failure {
 };
 
 const char *failure_name(enum failure f);
+
+/* last_error starts with that class. */
+bool failure_is(enum failure f, struct slice last_error);
+/* How many times in a row the row's lease has expired under its owners, as last_error tells
+ * ("LEASE_EXPIRED: taken over N times ..."); else 0. */
+unsigned failure_takeovers(struct slice last_error);
 
 #endif

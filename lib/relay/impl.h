@@ -22,12 +22,15 @@
 /* So many first attempts returned in a row, with nothing confirmed between, are an outage of the
  * route. */
 #define ROUTE_RETURNS 50
-/* How long a row that probed a broken route in vain stands back, so that the next probe takes
- * another. */
+/* How long a row that probed a broken route, or a broker that confirms nothing, in vain stands
+ * back, so that the next probe takes another. */
 #define ROUTE_HOLD_US (10 * US_PER_SEC)
 /* Bounds of how far ahead rows behind a head are moved out of the scan's way. */
 #define HOLD_MIN_US (100 * US_PER_MS)
 #define HOLD_MAX_US (300 * US_PER_SEC)
+
+/* Taken over so often in a row, a row is claimed alone. */
+#define SUSPECT_TAKEOVERS 2
 
 #define PROVEN_MAX 256
 
@@ -54,7 +57,12 @@ struct relay {
 	uint64_t skipped[16]; /* hashes of aggregates a row of which somebody else had locked during
 				 the claim */
 	unsigned skipped_count;
-	bool loading; /* newly leading: reading what is barred, claims wait */
+	uint64_t claims; /* made so far */
+	bool loading;    /* newly leading: reading what is barred, claims wait */
+	/* Rows whose relays died twice in a row are claimed alone, each with an empty window. */
+	bool suspects; /* such a row was seen in that class: it is claimed next */
+	enum row_class suspect_class;
+	bool solo; /* the window holds one, and takes no other row before it is empty again */
 	struct barred_cursor cursor;
 
 	/* database */

@@ -26,6 +26,7 @@ struct lane {
 	struct event *head;
 	struct list queue;
 	unsigned events;   /* whose `lane` this is */
+	uint64_t asked_in; /* the last claim in which the table was asked about one of them */
 	struct list drain; /* in the list of lanes whose waiting rows are to be released */
 	unsigned holding;  /* those of them whose HOLD is decided, not yet written */
 	char *type, *id;   /* the aggregate's name while it drains; owned */

@@ -139,6 +139,12 @@ static void probe_route(struct relay *r)
 	(void)send_one(r, ev, false);
 }
 
+static bool window_full(const struct relay *r)
+{
+	return r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] >=
+	       r->source->max_in_flight;
+}
+
 bool publish_some(struct relay *r)
 {
 	unsigned before = r->settling_count;
@@ -149,24 +155,26 @@ bool publish_some(struct relay *r)
 		probe_route(r);
 		return false;
 	}
-	list_each_safe (pos, tmp, &r->ready) {
-		struct event *ev = container_of(pos, struct event, link);
-
-		if (r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] >=
-			r->source->max_in_flight)
-			break;
-		if (lease_leaves_room(r, ev) && !send_one(r, ev, false))
-			break;
-	}
+	/* Those that wait to be alone come first: the fast ones would leave no room for them. */
 	if (r->channel_open[CHANNEL_QUARANTINE] && r->out_count[CHANNEL_QUARANTINE] == 0) {
 		list_each_safe (pos, tmp, &r->quarantine) {
 			struct event *ev = container_of(pos, struct event, link);
 
+			if (window_full(r))
+				break;
 			if (!lease_leaves_room(r, ev))
 				continue;
 			if (!send_one(r, ev, true) || r->out_count[CHANNEL_QUARANTINE] > 0)
 				break;
 		}
+	}
+	list_each_safe (pos, tmp, &r->ready) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (window_full(r))
+			break;
+		if (lease_leaves_room(r, ev) && !send_one(r, ev, false))
+			break;
 	}
 	return r->mq_up && r->settling_count > before && r->ready_count > 0;
 }
@@ -374,20 +382,32 @@ void publish_deadlines(struct relay *r)
 	if (alone != NULL && r->now_us - alone->published_us >= timeout_us) {
 		bool others = r->confirm_us > alone->published_us;
 
-		if (!others || alone->lost) {
+		list_del(&alone->link);
+		r->out_count[CHANNEL_QUARANTINE]--;
+		r->channel_open[CHANNEL_QUARANTINE] = false;
+		if (alone->lost) {
+			verdict_lost(r, alone);
+		} else if (others) {
+			snprintf(e.text, sizeof(e.text),
+				"no confirm within %" PRId64
+				" ms, alone, while others were confirmed",
+				timeout_us / US_PER_MS);
+			verdict_charged(r, alone, FAIL_CONFIRM_TIMEOUT, e.text);
+		} else {
+			/* It stands back, or it would be the first again and again, and nobody else
+			 * would ever prove that the broker works. */
+			snprintf(e.text, sizeof(e.text),
+				"%s: not charged, nothing was confirmed within %" PRId64 " ms",
+				failure_name(FAIL_CONFIRM_TIMEOUT), timeout_us / US_PER_MS);
+			verdict_held(r, alone, ROUTE_HOLD_US, e.text);
+		}
+		if (!others) {
 			err_set(&e, ERR_LINK, 0,
 				"no confirm within %" PRId64 " ms, for any message",
 				timeout_us / US_PER_MS);
 			relay_mq_down(r, "confirm", &e);
 			return;
 		}
-		list_del(&alone->link);
-		r->out_count[CHANNEL_QUARANTINE]--;
-		r->channel_open[CHANNEL_QUARANTINE] = false;
-		snprintf(e.text, sizeof(e.text),
-			"no confirm within %" PRId64 " ms, alone, while others were confirmed",
-			timeout_us / US_PER_MS);
-		verdict_charged(r, alone, FAIL_CONFIRM_TIMEOUT, e.text);
 	}
 	if (oldest != NULL && r->now_us - oldest->published_us >= timeout_us) {
 		log_warn("relay", "confirms overdue: channel starts anew",

@@ -2,6 +2,8 @@
  * way a statement can go wrong. Each statement takes effect at one instant of virtual time. */
 #include "sim.h"
 
+#include "relay/failure.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -382,10 +384,29 @@ static int pick_class(struct fake_store *s, enum row_class c, unsigned limit,
 	return rc;
 }
 
+/* Whoever may be what kills its relays is claimed alone. */
+static void check_alone(struct fake_store *s, const struct picked *p)
+{
+	struct world *w = s->a->w;
+	bool suspect = false;
+
+	for (unsigned i = 0; i < p->count; i++)
+		suspect |= p->takeovers[i] >= 2;
+	if (!suspect)
+		return;
+	if (p->count > 1)
+		wrong(w, "a row taken over twice is claimed along with %u others", p->count - 1);
+	for (struct trow *r = row_of_index(tree_first(w->table.tree[ST_PROCESSING])); r != NULL;
+		r = row_of_index(tree_after(w->table.tree[ST_PROCESSING], &r->index)))
+		if (r->owner == s->a->owner && !r->foreign)
+			wrong(w, "a row taken over twice is claimed beside %s", r->event_id);
+}
+
 static void mark_claimed(struct fake_store *s, const struct claim_spec *spec, struct picked *p)
 {
 	struct world *w = s->a->w;
 
+	check_alone(s, p);
 	for (unsigned i = 0; i < p->count; i++) {
 		struct trow *r = p->rows[i];
 
@@ -394,6 +415,8 @@ static void mark_claimed(struct fake_store *s, const struct claim_spec *spec, st
 			w->tally->takeovers++;
 			r->takeovers = p->takeovers[i];
 			oracle_taken(w, r, r->owner);
+			snprintf(r->error, sizeof(r->error), "LEASE_EXPIRED: taken over %u times",
+				r->takeovers);
 		}
 		r->status = ST_PROCESSING;
 		r->owner = s->a->owner;
@@ -500,9 +523,9 @@ static void apply(struct fake_store *s, struct trow *r, const struct settle *l)
 	r->owner = 0;
 	r->locked_until_us = NO_TIME;
 	if (l->kind != SETTLE_RELEASE) {
-		r->takeovers = 0;
 		snprintf(r->error, sizeof(r->error), "%.*s", (int)sizeof(r->error) - 1,
 			l->kind == SETTLE_SENT ? "" : l->error);
+		r->takeovers = failure_takeovers(slice_str(r->error));
 	}
 	switch (l->kind) {
 	case SETTLE_SENT:
@@ -735,6 +758,7 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 				return leave(s, FATE_DONE, NULL, e);
 			}
 			row(arg, &k);
+			s->a->work++;
 			key = r->index;
 		}
 		cursor->started = false;

@@ -77,6 +77,7 @@ struct trow {
 	bool foreign; /* somebody wrote to it by hand: much is forgiven */
 	bool skipped;
 	bool late;          /* committed after later ones, or sent back to before them */
+	bool died_alone;    /* a relay held it alone when it was killed */
 	bool nack_once;     /* the broker refused it for a while */
 	int64_t visible_us; /* committed, or claimable anew by an operator's hand */
 	int64_t locked_us;  /* another session holds its row lock until then */

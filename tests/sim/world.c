@@ -529,7 +529,8 @@ static void skip_dead(struct world *w)
 
 	for (; r != NULL; r = row_of_index(tree_after(w->table.tree[ST_DEAD], &r->index)))
 		if (!r->skipped) {
-			if (r->poison == POISON_NONE && !r->nack_once && !r->foreign)
+			if (r->poison == POISON_NONE && !r->nack_once && !r->foreign &&
+				!r->died_alone)
 				wrong(w, "G5: %s is DEAD without being to blame: %s", r->event_id,
 					r->error);
 			r->skipped = true;
