@@ -383,6 +383,7 @@ static void set_absent(struct decode *d, const struct conf_table *t, const struc
 
 static void set_hosts(struct decode *d, const struct conf_key *k, struct node *list, void *out)
 {
+	void *field = (char *)out + k->offset;
 	struct endpoint *hosts;
 	size_t count = 0;
 	unsigned i = 0;
@@ -430,7 +431,7 @@ static void set_hosts(struct decode *d, const struct conf_key *k, struct node *l
 		}
 		decode_pop(d, mark);
 	}
-	memcpy((char *)out + k->offset, &hosts, sizeof(hosts));
+	*(struct endpoint **)field = hosts;
 	memcpy((char *)out + k->count_offset, &count, sizeof(count));
 }
 

@@ -6,7 +6,7 @@
 static char fold(char c)
 {
 	if (c >= 'A' && c <= 'Z')
-		return (char)(c - 'A' + 'a');
+		return (char)(c | 0x20);
 	return c == '-' ? '_' : c;
 }
 
@@ -98,17 +98,14 @@ void hint_unknown(struct buf *out, const struct conf_table *here, struct slice n
 	unsigned allowed = name.len < 4 ? 1 : name.len < 8 ? 2 : 3;
 	struct buf path = { 0 };
 
-	if (k != NULL && edits <= 1 && edits < name.len) {
+	/* One edit beats the same word elsewhere, which beats several edits. */
+	if (edits > 1 &&
+		(elsewhere(here, here, name, &path) || elsewhere(&conf_top, here, name, &path)))
+		buf_addf(out, "it belongs %s %s", path.len > 0 ? "under" : "at the top of",
+			path.len > 0 ? path.data : "the file");
+	else if (k != NULL && edits <= allowed && edits < name.len)
 		buf_addf(out, "did you mean %s?", k->name);
-	} else if (elsewhere(here, here, name, &path) || elsewhere(&conf_top, here, name, &path)) {
-		if (path.len > 0)
-			buf_addf(out, "it belongs under %s", path.data);
-		else
-			buf_adds(out, "it belongs at the top of the file");
-	} else if (k != NULL && edits <= allowed && edits < name.len) {
-		buf_addf(out, "did you mean %s?", k->name);
-	} else {
+	else
 		list_known(out, here);
-	}
 	buf_fini(&path);
 }

@@ -256,8 +256,6 @@ void conf_range(const struct conf_key *k, struct buf *out)
 	case CONF_TEMPLATE:
 	case CONF_URI:
 	case CONF_HOST:
-		buf_addf(out, "up to %u bytes", (unsigned)k->hi);
-		return;
 	case CONF_SECRET:
 		buf_addf(out, "up to %u bytes", (unsigned)k->hi);
 		return;

@@ -1,5 +1,7 @@
 #include "config/tree.h"
 
+#include "base/str.h"
+
 #include <stdlib.h>
 #include <yaml.h>
 
@@ -294,9 +296,17 @@ static int on_event(struct reader *r, const yaml_event_t *ev)
 	}
 }
 
+/* A mark's index counts characters. */
 static char byte_at(const struct reader *r, const yaml_mark_t *m)
 {
-	return m->index < r->yaml.len ? r->yaml.ptr[m->index] : '\0';
+	size_t at = 0;
+
+	for (size_t i = 0; i < m->index && at < r->yaml.len; i++) {
+		size_t n = utf8_sequence(r->yaml.ptr + at, r->yaml.len - at);
+
+		at += n > 0 ? n : 1;
+	}
+	return at < r->yaml.len ? r->yaml.ptr[at] : '\0';
 }
 
 /* libyaml's texts are fixed words; none holds a part of the file. */

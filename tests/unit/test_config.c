@@ -41,7 +41,7 @@ START_TEST(every_bad_configuration_gives_exactly_its_faults)
 		char *got = faults_of_text(bad_cases[i].yaml);
 
 		if (!same_faults(got, bad_cases[i].faults)) {
-			printf("--- configuration:\n%s--- faults wanted:\n%s--- got:\n%s",
+			fprintf(stderr, "--- configuration:\n%s--- faults wanted:\n%s--- got:\n%s",
 				bad_cases[i].yaml, bad_cases[i].faults, got);
 			wrong++;
 		}
@@ -460,11 +460,13 @@ START_TEST(a_variable_fills_a_scalar_and_cannot_add_structure)
 	setenv("OUTBOXD_TEST_B", "x: y\nbatch: 9 # }", 1);
 	setenv("OUTBOXD_TEST_C", "", 1);
 	setenv("OUTBOXD_TEST_D", "~", 1);
+	setenv("OUTBOXD_TEST_E", "1", 1);
 	c = load_text(
 		B HEAD "  database: {name: d, username: u, password: \"${OUTBOXD_TEST_B}$$\"}\n"
 		       "  publish: {exchange: \"a${OUTBOXD_TEST_A}b$${{\", routing_key: r,\n"
 		       "    mandatory: \"${OUTBOXD_TEST_C}\"}\n"
 		       "  batch: ${OUTBOXD_TEST_A}\n"
+		       "  workers: \"${OUTBOXD_TEST_E}\"\n"
 		       "  table: \"${OUTBOXD_TEST_D}\"\n");
 	ck_assert_uint_eq(c->sources[0].batch, 7);
 	ck_assert(c->sources[0].publish.mandatory);

@@ -3,6 +3,7 @@
 #include "test_config.h"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define GOOD                                                                                       \
@@ -127,6 +128,35 @@ START_TEST(a_pipe_is_read_to_its_end)
 	ck_assert_str_eq(c->path, path);
 	config_free(c);
 	close(fds[0]);
+}
+END_TEST
+
+START_TEST(a_pipe_may_be_slow_but_not_large)
+{
+	char path[64];
+	int fds[2], status;
+	pid_t child;
+
+	ck_assert_int_eq(pipe(fds), 0);
+	snprintf(path, sizeof(path), "/dev/fd/%d", fds[0]);
+	child = fork();
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		struct timespec moment = { .tv_nsec = 50000000 };
+		char comment[4096];
+
+		close(fds[0]);
+		nanosleep(&moment, NULL);
+		memset(comment, '#', sizeof(comment));
+		for (size_t i = 0; i < (1 << 20) / sizeof(comment) + 1; i++)
+			if (write(fds[1], comment, sizeof(comment)) < 0)
+				_exit(1);
+		_exit(0);
+	}
+	close(fds[1]);
+	check_faults(path, ": is larger than 1 MiB: ");
+	close(fds[0]);
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
 }
 END_TEST
 
@@ -459,8 +489,9 @@ END_TEST
 UNIT_MAIN("config_files", a_fault_of_the_whole_file_names_the_path_alone,
 	bytes_that_are_not_text_are_found_where_they_stand,
 	a_byte_order_mark_and_crlf_change_nothing, a_fifo_without_a_writer_does_not_hang,
-	a_pipe_is_read_to_its_end, a_file_of_another_user_is_said_to_be_unreadable,
-	an_alias_bomb_is_refused_at_once, a_hostile_file_costs_little_time_and_memory,
+	a_pipe_is_read_to_its_end, a_pipe_may_be_slow_but_not_large,
+	a_file_of_another_user_is_said_to_be_unreadable, an_alias_bomb_is_refused_at_once,
+	a_hostile_file_costs_little_time_and_memory,
 	a_hundred_thousand_brackets_are_refused_in_a_blink, a_secret_is_its_file_less_one_line_end,
 	a_secret_that_cannot_be_one_is_refused, a_credential_is_read_from_where_systemd_put_it,
 	a_secret_is_read_anew_each_time, a_secret_that_everybody_can_read_is_told_but_loads,
