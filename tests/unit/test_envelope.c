@@ -20,7 +20,7 @@ START_TEST(properties_come_from_the_row)
 	/* The column's own bytes, not a copy. */
 	ck_assert_ptr_eq(b.env.body.ptr, row.payload.ptr);
 	ck_assert_uint_eq(b.env.body.len, row.payload.len);
-	row.created_us = -1;
+	row.created_us = -5 * US_PER_SEC;
 	must_build(&b, &row);
 	ck_assert_uint_eq(b.env.timestamp, 0);
 	bench_fini(&b);
