@@ -228,19 +228,19 @@ START_TEST(families_are_sorted_and_each_has_one_head)
 {
 	struct metrics *m = metrics_new();
 	struct metric *b = metrics_counter(
-		m, "b_total", "Bees.", LABELS({ "source", "orders" }, { "class", "NACKED" }));
+		m, "bees_total", "Bees.", LABELS({ "source", "orders" }, { "class", "NACKED" }));
 
-	metrics_gauge(m, "a", "Ays.", NULL);
-	metrics_counter(m, "b_total", "Bees.", LABELS({ "source", "billing" }));
+	metrics_gauge(m, "ants", "Ants.", NULL);
+	metrics_counter(m, "bees_total", "Bees.", LABELS({ "source", "billing" }));
 	metric_add(b, 41);
 	metric_add(b, 1);
-	ck_assert_str_eq(render(m), "# HELP outboxd_a Ays.\n"
-				    "# TYPE outboxd_a gauge\n"
-				    "outboxd_a 0\n"
-				    "# HELP outboxd_b_total Bees.\n"
-				    "# TYPE outboxd_b_total counter\n"
-				    "outboxd_b_total{class=\"NACKED\",source=\"orders\"} 42\n"
-				    "outboxd_b_total{source=\"billing\"} 0\n");
+	ck_assert_str_eq(render(m), "# HELP outboxd_ants Ants.\n"
+				    "# TYPE outboxd_ants gauge\n"
+				    "outboxd_ants 0\n"
+				    "# HELP outboxd_bees_total Bees.\n"
+				    "# TYPE outboxd_bees_total counter\n"
+				    "outboxd_bees_total{class=\"NACKED\",source=\"orders\"} 42\n"
+				    "outboxd_bees_total{source=\"billing\"} 0\n");
 	ck_assert_double_eq(metric_value(b), 42);
 	check_with_promtool(render(m));
 	metrics_free(m);
@@ -394,11 +394,11 @@ START_TEST(a_histogram_without_labels_or_buckets_is_valid)
 	static const double bounds[] = { 1 };
 	struct metrics *m = metrics_new();
 
-	metric_observe(metrics_histogram(m, "a", "A.", NULL, NULL, 0), 2);
-	metric_observe(metrics_histogram(m, "b", "B.", NULL, bounds, 1), 2);
+	metric_observe(metrics_histogram(m, "ants", "Ants.", NULL, NULL, 0), 2);
+	metric_observe(metrics_histogram(m, "bees", "Bees.", NULL, bounds, 1), 2);
 	ck_assert_ptr_nonnull(strstr(render(m),
-		"outboxd_a_bucket{le=\"+Inf\"} 1\noutboxd_a_sum 2\noutboxd_a_count 1\n"));
-	ck_assert_ptr_nonnull(strstr(render(m), "outboxd_b_bucket{le=\"1\"} 0\n"));
+		"outboxd_ants_bucket{le=\"+Inf\"} 1\noutboxd_ants_sum 2\noutboxd_ants_count 1\n"));
+	ck_assert_ptr_nonnull(strstr(render(m), "outboxd_bees_bucket{le=\"1\"} 0\n"));
 	check_with_promtool(render(m));
 	metrics_free(m);
 }
