@@ -250,6 +250,44 @@ START_TEST(a_hostile_file_costs_little_time_and_memory)
 }
 END_TEST
 
+START_TEST(more_faults_than_help_are_counted)
+{
+	struct buf b = { 0 };
+	char *got;
+
+	buf_adds(&b, "a: [");
+	for (unsigned i = 0; i < 2000; i++)
+		buf_adds(&b, "*a,\n ");
+	buf_adds(&b, "]\n");
+	got = faults_of_text(b.data);
+	ck_assert_ptr_nonnull(strstr(got, "\n:1000:2: an alias (*) is not accepted: "));
+	ck_assert_ptr_null(strstr(got, "\n:1001:"));
+	ck_assert_ptr_nonnull(strstr(got, "\n: 1003 more faults are not shown: "));
+	free(got);
+	buf_fini(&b);
+}
+END_TEST
+
+/* Each template alone is fine, or is checked where it stands; this shows only together. */
+START_TEST(a_route_that_cannot_work_is_refused)
+{
+	char yaml[1024], key[257];
+	char *got;
+
+	memset(key, 'k', 256);
+	key[256] = '\0';
+	snprintf(yaml, sizeof(yaml),
+		"brokers: [{name: m, hosts: [localhost], username: u}]\n"
+		"sources:\n- name: s\n  broker: m\n  database: {name: d, username: u}\n"
+		"  publish: {exchange: e, routing_key: %s}\n",
+		key);
+	got = faults_of_text(yaml);
+	ck_assert_msg(
+		strncmp(got, ":6:12: sources.s.publish cannot be used: ", 41) == 0, "%s", got);
+	free(got);
+}
+END_TEST
+
 START_TEST(a_hundred_thousand_brackets_are_refused_in_a_blink)
 {
 	char *text = malloc(100001);
@@ -492,7 +530,8 @@ UNIT_MAIN("config_files", a_fault_of_the_whole_file_names_the_path_alone,
 	a_pipe_is_read_to_its_end, a_pipe_may_be_slow_but_not_large,
 	a_file_of_another_user_is_said_to_be_unreadable, an_alias_bomb_is_refused_at_once,
 	a_hostile_file_costs_little_time_and_memory,
-	a_hundred_thousand_brackets_are_refused_in_a_blink, a_secret_is_its_file_less_one_line_end,
+	a_hundred_thousand_brackets_are_refused_in_a_blink, more_faults_than_help_are_counted,
+	a_route_that_cannot_work_is_refused, a_secret_is_its_file_less_one_line_end,
 	a_secret_that_cannot_be_one_is_refused, a_credential_is_read_from_where_systemd_put_it,
 	a_secret_is_read_anew_each_time, a_secret_that_everybody_can_read_is_told_but_loads,
 	no_mutation_of_the_sample_crashes_or_shows_the_secret)
