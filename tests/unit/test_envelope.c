@@ -392,6 +392,7 @@ START_TEST(a_payload_that_is_not_json_has_no_envelope)
 		BAD("\"abc", "byte 5: a string does not end"),
 		BAD("\"\\x\"", "byte 3: not an escape"),
 		BAD("\"\\u12G4\"", "byte 6: not an escape"),
+		BAD("\"\\u123\"", "byte 7: not an escape"),
 		BAD("\"\xE9t\xE9\"", "byte 2: not UTF-8"), /* latin1 */
 		BAD("\xEF\xBB\xBF{}", "byte 1: a value is missing"),
 		BAD("\xFF\xFE{\0}\0", "byte 1: a value is missing"), /* UTF-16 */
