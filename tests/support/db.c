@@ -238,6 +238,8 @@ void schema_make(struct db *db, struct schema *s, const char *ddl)
 	s->full = strcmp(ddl, "outbox_event.sql") == 0;
 	db_exec(db, "CREATE DATABASE %s; USE %s", s->name, s->name);
 	must(db, run(db, text, strlen(text), NULL, NULL), ddl);
+	db_exec(db, "CREATE TABLE suspect (event_id varchar(64) CHARACTER SET utf8mb4 COLLATE "
+		    "utf8mb4_bin PRIMARY KEY)");
 	free(text);
 	grant(db, s);
 }

@@ -289,14 +289,14 @@ static void keep(struct inbox *in, const amqp_envelope_t *e)
 	m->len = e->message.body.len;
 }
 
-/* Reads `count` messages over a channel of its own; what it was sent beyond goes back. */
-static void take(struct mq *mq, const char *queue, struct inbox *into, int64_t count)
+/* Reads `count` messages over a connection of its own; what it was sent beyond goes back. */
+static void take(const char *queue, struct inbox *into, int64_t count)
 {
-	amqp_channel_t ch = 2;
+	struct mq own = { 0 }, *mq = &own;
+	amqp_channel_t ch = 1;
 	struct timeval timeout = { 20, 0 };
 
-	amqp_channel_open(mq->c, ch);
-	must(mq, "channel.open", queue);
+	mq_reopen(mq, 10000);
 	amqp_basic_qos(mq->c, ch, 0, 500, 0);
 	must(mq, "basic.qos", queue);
 	amqp_basic_consume(mq->c, ch, bytes(queue), amqp_empty_bytes, 0, 0, 0, amqp_empty_table);
@@ -315,8 +315,8 @@ static void take(struct mq *mq, const char *queue, struct inbox *into, int64_t c
 			amqp_basic_ack(mq->c, ch, e.delivery_tag, 1);
 		amqp_destroy_envelope(&e);
 	}
-	amqp_channel_close(mq->c, ch, AMQP_REPLY_SUCCESS);
-	amqp_maybe_release_buffers(mq->c);
+	amqp_connection_close(mq->c, AMQP_REPLY_SUCCESS);
+	disconnect(mq);
 }
 
 size_t mq_drain(struct mq *mq, const char *queue, struct inbox *into)
@@ -324,7 +324,7 @@ size_t mq_drain(struct mq *mq, const char *queue, struct inbox *into)
 	size_t before = into->count;
 
 	for (int64_t depth; (depth = mq_depth(mq, queue)) > 0;)
-		take(mq, queue, into, depth);
+		take(queue, into, depth);
 	return into->count - before;
 }
 

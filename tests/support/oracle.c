@@ -6,6 +6,7 @@
 #include <string.h>
 
 struct known {
+	bool suspect;
 	char *event_id, *aggregate; /* "type/id" */
 	char status;            /* first letters differ, but for PENDING and PROCESSING: 'P', 'p' */
 	uint64_t copies, first; /* place of the first copy, from 1; 0: none */
@@ -59,6 +60,7 @@ static void on_row(void *arg, const struct db_row *row)
 	*k = (struct known){ .event_id = text_of(row->value[0]),
 		.aggregate = text_of(row->value[1]) };
 	k->status = strcmp(row->value[2], "PROCESSING") == 0 ? 'p' : row->value[2][0];
+	k->suspect = strcmp(row->value[5], "0") != 0;
 	l->f->rows++;
 	l->f->sent += k->status == 'S';
 	l->f->dead += k->status == 'D';
@@ -154,8 +156,10 @@ void oracle_look(struct findings *f, struct db *db, const struct schema *s, cons
 		"(status IN ('SENT','DEAD') AND (locked_by IS NOT NULL OR locked_until IS NOT NULL "
 		"OR next_retry_at IS NOT NULL)) OR (status='SENT' AND (sent_at IS NULL OR "
 		"last_error IS NOT NULL)) OR (status IN ('PENDING','RETRY') AND locked_by IS NOT "
-		"NULL) FROM %s.outbox_event ORDER BY created_at,id",
-		s->name);
+		"NULL),EXISTS(SELECT 1 FROM %s.suspect u WHERE u.event_id=e.event_id) FROM "
+		"%s.outbox_event e "
+		"ORDER BY created_at,id",
+		s->name, s->name);
 	index_rows(&l);
 	count_copies(&l, in);
 	for (size_t i = 0; i < l.count; i++) {
@@ -163,6 +167,10 @@ void oracle_look(struct findings *f, struct db *db, const struct schema *s, cons
 
 		if (k->copies > 1)
 			f->duplicates += k->copies - 1;
+		if (k->copies > 1 && !k->suspect) {
+			f->unexplained += k->copies - 1;
+			example(f, "duplicate", k);
+		}
 		if (k->status == 'S' && k->copies == 0) {
 			f->lost++;
 			example(f, "SENT, never arrived", k);
@@ -186,19 +194,20 @@ void oracle_look(struct findings *f, struct db *db, const struct schema *s, cons
 void oracle_judge(const struct findings *f, const struct allowance *a)
 {
 	bool good = f->lost == 0 && f->unrecorded == 0 && f->untidy == 0 && f->processing == 0 &&
-		    f->missing == a->missing && f->duplicates <= a->duplicates &&
+		    f->missing == a->missing &&
+		    (a->suspects ? f->unexplained == 0 : f->duplicates <= a->duplicates) &&
 		    f->dead == a->dead && (a->charged_any || f->charged == a->charged) &&
 		    (!a->ordered || f->disordered == 0) && (a->foreign || f->foreign == 0);
 
 	if (!good)
 		FAIL("oracle: %" PRIu64 " rows: %" PRIu64 " sent, %" PRIu64 " dead, %" PRIu64
 		     " pending, %" PRIu64 " retry, %" PRIu64 " processing; lost %" PRIu64
-		     ", duplicates %" PRIu64 " (allowed %" PRIu64 "), disordered %" PRIu64
-		     ", charged %" PRIu64 ", dead but arrived %" PRIu64 ", untidy %" PRIu64
-		     ", foreign %" PRIu64 "; %s",
+		     ", duplicates %" PRIu64 " (allowed %" PRIu64 ", unexplained %" PRIu64
+		     "), disordered %" PRIu64 ", charged %" PRIu64 ", dead but arrived %" PRIu64
+		     ", untidy %" PRIu64 ", foreign %" PRIu64 "; %s",
 			f->rows, f->sent, f->dead, f->pending, f->retry, f->processing, f->lost,
-			f->duplicates, a->duplicates, f->disordered, f->charged, f->unrecorded,
-			f->untidy, f->foreign, f->first);
+			f->duplicates, a->duplicates, f->unexplained, f->disordered, f->charged,
+			f->unrecorded, f->untidy, f->foreign, f->first);
 }
 
 void oracle(struct db *db, const struct schema *s, const struct inbox *in,

@@ -75,3 +75,14 @@ void rig_judge(struct rig *r, unsigned schema, const struct allowance *a, struct
 	mq_drain(r->mq, r->queue, &r->inbox);
 	oracle(r->db, &r->schema[schema], &r->inbox, a, f);
 }
+
+uint64_t rig_suspect(struct rig *r, unsigned schema)
+{
+	const char *name = r->schema[schema].name;
+
+	db_exec(r->db,
+		"INSERT IGNORE INTO %s.suspect SELECT event_id FROM %s.outbox_event WHERE "
+		"status='PROCESSING'",
+		name, name);
+	return rig_rows(r, schema, "status='PROCESSING'");
+}

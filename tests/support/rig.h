@@ -32,6 +32,9 @@ uint64_t rig_rows(struct rig *r, unsigned schema, const char *where);
 void rig_wait_none(struct rig *r, unsigned schema, const char *where, int64_t ms);
 /* Until all rows are SENT (or DEAD). */
 void rig_wait_sent(struct rig *r, unsigned schema, int64_t ms);
+/* The rows that are PROCESSING now may be sent twice: something is about to die, or just did.
+ * Returns how many there are. */
+uint64_t rig_suspect(struct rig *r, unsigned schema);
 /* Drains the queue and has the oracle judge. */
 void rig_judge(struct rig *r, unsigned schema, const struct allowance *a, struct findings *f);
 
