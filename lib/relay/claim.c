@@ -52,11 +52,10 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	if (r->pool.used > 0 && r->pool.bytes >= r->source->max_in_flight_bytes)
 		return 1;
 	if (is_suspect(row, takeovers)) {
-		if (r->pool.used > 0) {
-			r->suspects = true;
-			r->suspect_class = class;
+		r->suspects = true;
+		r->suspect_class = class;
+		if (r->pool.used > 0)
 			return 1;
-		}
 		r->solo = true;
 	}
 	ev = event_new(&r->pool, row);
@@ -65,8 +64,10 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	ev->origin = class;
 	ev->takeovers = takeovers;
 	ev->sent_before = class == ROW_EXPIRED; /* its last owner may have sent it */
-	if (failure_is(FAIL_CONFIRM_TIMEOUT, row->last_error))
-		ev->alone = ev->sent_before = true; /* not at its neighbours' cost again */
+	if (failure_is(FAIL_CONFIRM_TIMEOUT, row->last_error)) { /* not at its neighbours' cost */
+		ev->alone = ev->sent_before = true;
+		ev->timeouts = 1;
+	}
 	list_push_back(&r->staged, &ev->link);
 	r->staged_count++;
 	r->row_bytes = r->row_bytes == 0 ? (double)ev->bytes
@@ -137,7 +138,7 @@ static bool is_confirmed(const struct relay *r, uint64_t id)
 
 static void to_ready(struct relay *r, struct event *ev)
 {
-	list_push_back(&r->ready, &ev->link);
+	list_push_back(ev->timeouts > 0 ? &r->quarantine : &r->ready, &ev->link);
 	r->ready_count++;
 }
 
@@ -171,11 +172,15 @@ static int by_order(const void *a, const void *b)
 	return event_before(*x, *y) ? -1 : 1;
 }
 
-static int64_t hold_delay(int64_t due_us)
+/* The head goes first, and what waits is released as soon as it has; coming back at the very moment
+ * the head falls due would only mean to be held again. */
+static int64_t hold_delay(const struct relay *r, const struct order_probe *probe)
 {
-	if (due_us < HOLD_MIN_US)
-		return HOLD_MIN_US;
-	return due_us > HOLD_MAX_US ? HOLD_MAX_US : due_us;
+	int64_t delay_us = r->source->poll_interval_us + HOLD_MIN_US;
+
+	if (probe->head_dead || probe->head_due_us > HOLD_MAX_US - delay_us)
+		return HOLD_MAX_US;
+	return delay_us + probe->head_due_us;
 }
 
 /* The table has said what stands before the row. */
@@ -191,8 +196,7 @@ static void admit_probed(struct relay *r, struct event *ev, const struct order_p
 		claim_admit(r, ev);
 	} else {
 		snprintf(text, sizeof(text), "WAITING: behind %s", probe->head_event_id);
-		verdict_held(r, ev, hold_delay(probe->head_dead ? HOLD_MAX_US : probe->head_due_us),
-			text);
+		verdict_held(r, ev, hold_delay(r, probe), text);
 	}
 }
 
@@ -261,11 +265,13 @@ static void admit_ordered(struct relay *r, unsigned count)
 		return;
 	if (r->store->ops->predecessors(
 		    r->store, r->probes, asked, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
+		relay_clock(r);
 		relay_db_failed(r, "predecessors", &e);
 		for (unsigned i = 0; i < asked; i++)
 			verdict_released(r, r->events[i]);
 		return;
 	}
+	relay_clock(r);
 	for (unsigned i = 0; i < asked; i++)
 		admit_probed(r, r->events[i], &r->probes[i]);
 }
@@ -280,6 +286,7 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 		list_del(&ev->link);
 		ev->lease_end_us = lease_end_us;
 		if (ev->origin == ROW_EXPIRED) {
+			r->next_expired_us = r->now_us; /* there may be more */
 			metric_add(r->metrics->recovered, 1);
 			log_event(r, LOG_LEVEL_INFO, "lease taken over", ev, NULL, NULL);
 		}
@@ -297,6 +304,39 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 	return count;
 }
 
+/* Those that wait for another try get their share, but never the whole batch while there are
+ * others. Without a look beforehand nobody knows which classes there are; expired leases have their
+ * own rhythm. */
+static void share_out(const struct relay *r, struct claim_spec *spec, const struct store_look *look)
+{
+	bool exists[ROW_CLASSES] = { true, true, true, false };
+	unsigned limit = spec->total;
+	bool many;
+
+	for (int c = 0; look != NULL && c < ROW_CLASSES; c++)
+		exists[c] = look->exists[c];
+	many = exists[ROW_FRESH] || exists[ROW_EXPIRED];
+	for (int c = 0; c < ROW_CLASSES; c++)
+		spec->limit[c] = exists[c] ? limit : 0;
+	if (limit < 8) { /* too few to share: take turns */
+		for (unsigned i = 0; i < ROW_CLASSES; i++) {
+			unsigned turn = (unsigned)(r->claims + i) % ROW_CLASSES;
+
+			if (exists[ROW_EXPIRED])
+				turn = ROW_EXPIRED; /* seldom asked for, and never many */
+			if (!exists[turn])
+				continue;
+			for (unsigned c = 0; c < ROW_CLASSES; c++)
+				spec->limit[c] = c == turn ? limit : 0;
+			return;
+		}
+	}
+	if (exists[ROW_RETRY] && (many || exists[ROW_DUE]))
+		spec->limit[ROW_RETRY] = limit / 4;
+	if (exists[ROW_DUE] && many)
+		spec->limit[ROW_DUE] = limit / 8;
+}
+
 static void claim(struct relay *r, const struct store_look *look)
 {
 	unsigned limit = r->broken.open ? 1 : claim_limit(r);
@@ -309,27 +349,7 @@ static void claim(struct relay *r, const struct store_look *look)
 
 	if (limit == 0)
 		return;
-	/* Those that wait for another try get their share, but never the whole batch. Without a
-	 * look beforehand nobody knows which classes there are; expired leases have their own
-	 * rhythm. */
-	spec.limit[ROW_RETRY] = limit / 4 > 0 ? limit / 4 : 1;
-	spec.limit[ROW_DUE] = limit / 8 > 0 ? limit / 8 : 1;
-	spec.limit[ROW_FRESH] = limit;
-	if (look != NULL) {
-		bool fresh = look->exists[ROW_FRESH];
-
-		spec.limit[ROW_EXPIRED] = look->exists[ROW_EXPIRED] ? limit : 0;
-		if (!look->exists[ROW_RETRY])
-			spec.limit[ROW_RETRY] = 0;
-		else if (!fresh)
-			spec.limit[ROW_RETRY] = limit;
-		if (!look->exists[ROW_DUE])
-			spec.limit[ROW_DUE] = 0;
-		else if (!fresh)
-			spec.limit[ROW_DUE] = limit;
-		if (!fresh)
-			spec.limit[ROW_FRESH] = 0;
-	}
+	share_out(r, &spec, look);
 	if (r->suspects)
 		for (int c = 0; c < ROW_CLASSES; c++)
 			spec.limit[c] = c == (int)r->suspect_class ? limit : 0;
@@ -455,9 +475,10 @@ bool claim_turn(struct relay *r)
 		claim(r, NULL);
 		return true;
 	}
-	if (r->now_us < r->pacer.next_us && !(r->pacer.hot && claim_allowed(r)))
+	/* After a failed call anything that works closes the circuit, and this asks for nothing. */
+	if (r->now_us < r->pacer.next_us && !(r->pacer.hot && claim_allowed(r)) && !r->db.open)
 		return false;
-	if (!claim_allowed(r) && (r->now_us < r->next_expired_us || r->stopping))
+	if (!claim_allowed(r) && !r->db.open && (r->now_us < r->next_expired_us || r->stopping))
 		return false;
 	if (!look(r, &seen))
 		return true;

@@ -32,7 +32,7 @@ struct event {
 	enum channel channel; /* PUBLISHED: the one it went over */
 	bool alone;           /* goes over the quarantine channel, nobody beside it */
 	bool sent_before;   /* may already have reached the broker: by us or by a relay that died */
-	unsigned timeouts;  /* how often it was sent and no confirm came in time */
+	unsigned timeouts;  /* how often it was sent and no confirm came in time, at least */
 	unsigned takeovers; /* see struct row_sink */
 	struct lane *lane;  /* ordered sources: its aggregate; else NULL */
 	int64_t lease_end_us; /* our own monotonic count, from before the claim or renewal was sent

@@ -145,6 +145,25 @@ static bool window_full(const struct relay *r)
 	       r->source->max_in_flight;
 }
 
+/* Those that wait to be alone come before the fast ones, which would leave no room for them; but
+ * behind, those whose confirm once did not come: such a row may hold the channel for as long as it
+ * can, and meanwhile no other could prove its exchange. */
+static void publish_alone(struct relay *r, bool late)
+{
+	if (!r->channel_open[CHANNEL_QUARANTINE] || r->out_count[CHANNEL_QUARANTINE] > 0)
+		return;
+	list_each_safe (pos, tmp, &r->quarantine) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		if (window_full(r))
+			return;
+		if (late != (ev->timeouts > 0) || !lease_leaves_room(r, ev))
+			continue;
+		if (!send_one(r, ev, true) || r->out_count[CHANNEL_QUARANTINE] > 0)
+			return;
+	}
+}
+
 bool publish_some(struct relay *r)
 {
 	unsigned before = r->settling_count;
@@ -155,19 +174,7 @@ bool publish_some(struct relay *r)
 		probe_route(r);
 		return false;
 	}
-	/* Those that wait to be alone come first: the fast ones would leave no room for them. */
-	if (r->channel_open[CHANNEL_QUARANTINE] && r->out_count[CHANNEL_QUARANTINE] == 0) {
-		list_each_safe (pos, tmp, &r->quarantine) {
-			struct event *ev = container_of(pos, struct event, link);
-
-			if (window_full(r))
-				break;
-			if (!lease_leaves_room(r, ev))
-				continue;
-			if (!send_one(r, ev, true) || r->out_count[CHANNEL_QUARANTINE] > 0)
-				break;
-		}
-	}
+	publish_alone(r, false);
 	list_each_safe (pos, tmp, &r->ready) {
 		struct event *ev = container_of(pos, struct event, link);
 
@@ -176,6 +183,7 @@ bool publish_some(struct relay *r)
 		if (lease_leaves_room(r, ev) && !send_one(r, ev, false))
 			break;
 	}
+	publish_alone(r, true);
 	return r->mq_up && r->settling_count > before && r->ready_count > 0;
 }
 
@@ -414,6 +422,12 @@ void publish_deadlines(struct relay *r)
 			F_STR("source", r->source->name),
 			F_UINT("unconfirmed", r->out_count[CHANNEL_FAST]));
 		r->channel_open[CHANNEL_FAST] = false;
+		list_each (pos, &r->in_flight[CHANNEL_FAST]) {
+			struct event *ev = container_of(pos, struct event, link);
+
+			if (r->now_us - ev->published_us >= timeout_us)
+				ev->timeouts++;
+		}
 		publish_forget(r, CHANNEL_FAST, true);
 	}
 }

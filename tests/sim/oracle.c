@@ -277,7 +277,8 @@ void oracle_turned(struct world *w, struct actor *a)
 /* Once a second. */
 void oracle_tick(struct world *w)
 {
-	int64_t calm_us = w->now_us - w->quiet_us;
+	int64_t calm_us =
+		w->now_us - (w->last_death_us > w->quiet_us ? w->last_death_us : w->quiet_us);
 	struct trow *r;
 
 	if (!w->quiet)

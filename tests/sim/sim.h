@@ -228,7 +228,7 @@ struct world {
 	uint64_t seq;
 	bool faulty; /* faults still come */
 	bool quiet;  /* all is well again: what is left has to be done now */
-	int64_t quiet_us;
+	int64_t quiet_us, last_death_us;
 	size_t produced;
 	int64_t last_arrival_us;
 	int64_t progress_us;
