@@ -13,7 +13,7 @@ COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
 # The MySQL client library: whichever the system has; MYSQL=mysqlclient or MYSQL=libmariadb decides.
 MYSQL ?= $(firstword $(foreach p,libmariadb mysqlclient,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
-PACKAGES := $(MYSQL) librabbitmq yaml-0.1 json-c libmicrohttpd libssl libcrypto
+PACKAGES := $(MYSQL) librabbitmq yaml-0.1 libmicrohttpd libssl libcrypto
 
 # Asked only for targets that compile something.
 ifneq ($(filter-out clean help demo check lint format packages,$(or $(MAKECMDGOALS),all)),)
@@ -21,7 +21,7 @@ MISSING := $(strip $(foreach p,$(if $(MYSQL),,libmariadb) $(PACKAGES),$(shell $(
 	$(shell echo '\#include <ev.h>' | $(CC) -E -x c - >/dev/null 2>&1 || echo libev))
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PACKAGES) 2>/dev/null) -lev -lpthread -lm
-CHECK_LIBS := $(shell $(PKG_CONFIG) --libs check 2>/dev/null)
+CHECK_LIBS := $(shell $(PKG_CONFIG) --libs check json-c 2>/dev/null)
 endif
 
 CFLAGS ?= -O2 -g
