@@ -77,6 +77,18 @@ int buf_adds(struct buf *b, const char *s)
 	return buf_add(b, s, strlen(s));
 }
 
+int buf_addu(struct buf *b, uint64_t v)
+{
+	char digits[20];
+	size_t at = sizeof(digits);
+
+	do {
+		digits[--at] = (char)('0' + v % 10);
+		v /= 10;
+	} while (v > 0);
+	return buf_add(b, digits + at, sizeof(digits) - at);
+}
+
 int buf_addvf(struct buf *b, const char *fmt, va_list ap)
 {
 	va_list again;

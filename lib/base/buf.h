@@ -30,6 +30,8 @@ int buf_add(struct buf *b, const void *data, size_t len);
 int buf_add_slice(struct buf *b, struct slice s);
 int buf_addc(struct buf *b, char c);
 int buf_adds(struct buf *b, const char *s);
+/* Decimal; many times faster than a format, for what is written per row. */
+int buf_addu(struct buf *b, uint64_t v);
 int buf_addf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 int buf_addvf(struct buf *b, const char *fmt, va_list ap) PRINTF(2, 0);
 

@@ -189,10 +189,11 @@ static void add_unmoved(struct buf *b, const struct outbox_table *t, unsigned as
 
 static void add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
 {
-	if (t->id_signed)
-		buf_addf(b, "%" PRId64, (int64_t)id);
-	else
-		buf_addf(b, "%" PRIu64, id);
+	if (t->id_signed && (int64_t)id < 0) {
+		buf_addc(b, '-');
+		id = 0 - id;
+	}
+	buf_addu(b, id);
 }
 
 static void add_ids(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
