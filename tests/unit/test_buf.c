@@ -26,7 +26,7 @@ START_TEST(json_text_is_escaped_and_bad_utf8_replaced)
 	struct buf b = { 0 };
 
 	buf_add_json(&b, (struct slice){ "a\"\\\n\x01\xC3\xA9\xFFz\0y", 11 });
-	ck_assert_str_eq(b.data, "a\\\"\\\\\\u000a\\u0001\xC3\xA9\xEF\xBF\xBDz\\u0000");
+	ck_assert_str_eq(b.data, "a\\\"\\\\\\u000a\\u0001\xC3\xA9\xEF\xBF\xBDz\\u0000y");
 	buf_fini(&b);
 }
 END_TEST
