@@ -52,6 +52,8 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	if (r->pool.used > 0 && r->pool.bytes >= r->source->max_in_flight_bytes)
 		return 1;
 	if (is_suspect(row, takeovers)) {
+		if (!r->suspects)
+			r->suspects_since_us = r->now_us;
 		r->suspects = true;
 		r->suspect_class = class;
 		if (r->pool.used > 0)
@@ -315,6 +317,7 @@ static void share_out(const struct relay *r, struct claim_spec *spec, const stru
 
 	for (int c = 0; look != NULL && c < ROW_CLASSES; c++)
 		exists[c] = look->exists[c];
+	exists[ROW_EXPIRED] &= r->now_us >= r->suspects_rest_us;
 	many = exists[ROW_FRESH] || exists[ROW_EXPIRED];
 	for (int c = 0; c < ROW_CLASSES; c++)
 		spec->limit[c] = exists[c] ? limit : 0;
@@ -349,11 +352,15 @@ static void claim(struct relay *r, const struct store_look *look)
 
 	if (limit == 0)
 		return;
+	if (r->solo && start_us - r->suspects_since_us >= SUSPECT_SPELL_US) {
+		r->suspects = false;
+		r->suspects_rest_us = start_us + (start_us - r->suspects_since_us);
+	}
+	r->solo = false;
 	share_out(r, &spec, look);
 	if (r->suspects)
 		for (int c = 0; c < ROW_CLASSES; c++)
 			spec.limit[c] = c == (int)r->suspect_class ? limit : 0;
-	r->solo = false;
 	r->staged_count = 0;
 	r->skipped_count = 0;
 	r->claims++;

@@ -31,6 +31,8 @@
 
 /* Taken over so often in a row, a row is claimed alone. */
 #define SUSPECT_TAKEOVERS 2
+/* After so long of that the others have their turn, for as long. */
+#define SUSPECT_SPELL_US (1 * US_PER_SEC)
 
 #define PROVEN_MAX 256
 
@@ -63,6 +65,7 @@ struct relay {
 	bool suspects; /* such a row was seen in that class: it is claimed next */
 	enum row_class suspect_class;
 	bool solo; /* the window holds one, and takes no other row before it is empty again */
+	int64_t suspects_since_us, suspects_rest_us; /* everybody else has their turn until then */
 	struct barred_cursor cursor;
 
 	/* database */

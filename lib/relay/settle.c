@@ -379,12 +379,13 @@ bool renew_turn(struct relay *r)
 
 bool drain_turn(struct relay *r)
 {
-	struct lane *lane = list_first(&r->order.drain, struct lane, drain);
+	struct lane *lane;
 	struct err e = { 0 };
 	unsigned released = 0;
 
-	if (lane == NULL || !r->leads)
+	if (!r->ordered || !r->leads || list_empty(&r->order.drain))
 		return false;
+	lane = list_first(&r->order.drain, struct lane, drain);
 	if (r->store->ops->release_waiting(r->store, (struct slice){ lane->type, lane->type_len },
 		    (struct slice){ lane->id, lane->id_len }, STATEMENT_IDS, &released, &e) < 0) {
 		relay_clock(r);

@@ -394,6 +394,7 @@ static void check_alone(struct fake_store *s, const struct picked *p)
 		suspect |= p->takeovers[i] >= 2;
 	if (!suspect)
 		return;
+	w->last_death_us = w->now_us; /* it is not over yet */
 	if (p->count > 1)
 		wrong(w, "a row taken over twice is claimed along with %u others", p->count - 1);
 	for (struct trow *r = row_of_index(tree_first(w->table.tree[ST_PROCESSING])); r != NULL;

@@ -225,15 +225,15 @@ void oracle_settles(struct world *w, struct actor *a, struct trow *r, const stru
 			wrong(w, "%s is given up after %u attempts: %s", r->event_id,
 				s->retry_count, s->error);
 		return;
-	case SETTLE_HOLD:
+	default: /* SETTLE_HOLD, SETTLE_RELEASE */
+		if (acked)
+			wrong(w, "G1: %s goes back although it was confirmed", r->event_id);
+		if (s->kind == SETTLE_RELEASE)
+			return;
 		if (!starts(s->error, "WAITING: behind evt-") &&
 			!starts(s->error, "UNROUTABLE: ") &&
 			!starts(s->error, "CONFIRM_TIMEOUT: not charged"))
 			wrong(w, "%s is held: %s", r->event_id, s->error);
-		/* fall through */
-	case SETTLE_RELEASE:
-		if (acked)
-			wrong(w, "G1: %s goes back although it was confirmed", r->event_id);
 		return;
 	}
 }
