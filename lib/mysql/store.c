@@ -106,23 +106,23 @@ static int read_table(struct mysql_store *s, struct err *e)
 	return 0;
 }
 
-/* One name for one table: where the server takes Shop and shop for the same, so does the lock. */
-static int name_lock(struct mysql_store *s, struct err *e)
+int mysql_lock_name(
+	const struct source_conf *conf, const struct server *server, char *out, struct err *e)
 {
 	struct buf name = { 0 };
 	char hex[SHA1_HEX];
 
-	buf_addf(&name, "%s.%s", s->conf->database.name, s->conf->table);
+	buf_addf(&name, "%s.%s", conf->database.name, conf->table);
 	if (name.failed) {
 		buf_fini(&name);
 		return err_set(e, ERR_NOMEM, errno, "lock");
 	}
-	if (session_server(s->session)->name_case != 0)
+	if (server->name_case != 0)
 		for (size_t i = 0; i < name.len; i++)
 			if (name.data[i] >= 'A' && name.data[i] <= 'Z')
 				name.data[i] += 'a' - 'A';
 	sha1_hex(buf_slice(&name), hex);
-	snprintf(s->lock, sizeof(s->lock), "outboxd.%s", hex);
+	snprintf(out, LOCK_NAME_MAX, "outboxd.%s", hex);
 	buf_fini(&name);
 	return 0;
 }
@@ -135,7 +135,9 @@ static int store_connect(struct store *base, struct err *e)
 	if (session_open(s->session, e) < 0)
 		return store_failed(s, e, "connect");
 	session_begin(s->session);
-	if (read_table(s, e) < 0 || (s->ordered && name_lock(s, e) < 0)) {
+	if (read_table(s, e) < 0 ||
+		(s->ordered &&
+			mysql_lock_name(s->conf, session_server(s->session), s->lock, e) < 0)) {
 		session_close(s->session);
 		return store_failed(s, e, "connect");
 	}

@@ -11,6 +11,12 @@
  * every one before it. */
 #define CASES_MAX 50
 
+/* The name of the lock that elects a source's leader; one name for one table: where the server
+ * takes Shop and shop for the same, so does the lock. */
+#define LOCK_NAME_MAX 64
+int mysql_lock_name(
+	const struct source_conf *conf, const struct server *server, char *out, struct err *e);
+
 /* The place of a row in the order of its class. */
 struct key {
 	int64_t created_us;
@@ -26,7 +32,7 @@ struct mysql_store {
 	char owner[129];
 	char owner_sql[300]; /* quoted */
 	bool ordered;
-	char lock[64]; /* the source's lock; ordered sources, once connected */
+	char lock[LOCK_NAME_MAX]; /* the source's lock; ordered sources, once connected */
 
 	struct outbox_table table;
 	bool stale; /* the table may have been changed: to be read again */

@@ -1,0 +1,37 @@
+/* gauges.h: how a source's table stands, counted. Each count reads one range of the claim index, at
+ * most looking up the rows of a state that is small unless something is wrong; SENT rows are never
+ * touched. Plain reads without locks, each bounded by query_timeout. */
+#ifndef OUTBOXD_MYSQL_GAUGES_H
+#define OUTBOXD_MYSQL_GAUGES_H
+
+#include "config/config.h"
+#include "mysql/session.h"
+#include "mysql/statements.h"
+
+/* A number that could not be had in time is -1; the others are as good as ever. Ages are
+ * microseconds, 0 where there is no such row. */
+struct table_sample {
+	int64_t pending, retry, processing;
+	int64_t dead;                /* without skipped */
+	int64_t skipped;             /* DEAD of class SKIPPED */
+	int64_t held;                /* of pending: waiting behind the head of their aggregate */
+	int64_t blocked_aggregates;  /* with a DEAD row that bars them; 0 where none can */
+	int64_t expired_leases;      /* of processing */
+	int64_t oldest_unsent_us;    /* since created_at; DEAD apart */
+	int64_t oldest_claimable_us; /* since it could be claimed: a delayed row counts from its
+					next_retry_at, a lost one from the end of its lease */
+	int64_t oldest_dead_us;      /* since created_at */
+};
+
+/* -1: nothing could be counted. Starts the session's time anew for each count. */
+int gauges_read(struct session *c, const struct outbox_table *t, const struct source_conf *conf,
+	struct table_sample *out, struct err *e) MUST_CHECK;
+
+/* The statements, for tests of their plans: 0 to GAUGES_STATEMENTS - 1. */
+#define GAUGES_STATEMENTS 7
+void sql_gauge(struct buf *b, const struct outbox_table *t, unsigned which);
+
+/* `column` (aggregate_type: 0, aggregate_id: 1) as bytes. */
+void sql_add_aggregate_bytes(struct buf *b, const struct outbox_table *t, unsigned column);
+
+#endif
