@@ -70,8 +70,9 @@ void sql_gauge(struct buf *b, const struct outbox_table *t, unsigned which)
 		sql_add_aggregate_bytes(b, t, 0);
 		buf_addc(b, ',');
 		sql_add_aggregate_bytes(b, t, 1);
-		buf_addf(b, ") FROM %s FORCE INDEX (%s) WHERE `status`='DEAD' AND NOT " SKIPPED,
-			t->name, t->claim_index);
+		buf_addf(b, ") FROM %s FORCE INDEX (%s) WHERE `status`='DEAD' AND NOT ", t->name,
+			t->claim_index);
+		buf_adds(b, SKIPPED);
 		break;
 	case GAUGE_CLAIMABLE:
 		for (unsigned i = 0; i < VALUES; i++) {
