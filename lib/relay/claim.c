@@ -31,7 +31,8 @@ bool claim_allowed(const struct relay *r)
 		return false;
 	if (r->broken.open)
 		return circuit_may_try(&r->broken, r->now_us) && r->pool.used == 0;
-	return r->ready_count <= batch / 2 && r->pool.max - r->pool.used >= (batch + 1) / 2 &&
+	return r->ready_count - r->quarantine_count <= batch / 2 &&
+	       r->pool.max - r->pool.used >= (batch + 1) / 2 &&
 	       (r->pool.bytes < r->source->max_in_flight_bytes / 2 || r->pool.used == 0);
 }
 
@@ -140,7 +141,8 @@ static bool is_confirmed(const struct relay *r, uint64_t id)
 
 static void to_ready(struct relay *r, struct event *ev)
 {
-	list_push_back(ev->timeouts > 0 ? &r->quarantine : &r->ready, &ev->link);
+	publish_queued_alone(r, ev, ev->timeouts > 0);
+	list_push_back(ev->queued_alone ? &r->quarantine : &r->ready, &ev->link);
 	r->ready_count++;
 }
 
@@ -158,6 +160,8 @@ void claim_admit(struct relay *r, struct event *ev)
 
 		list_insert_before(&later->link, &ev->link);
 		list_del(&later->link);
+		publish_queued_alone(r, ev, later->queued_alone);
+		publish_queued_alone(r, later, false);
 		lane->head = ev;
 		lane_queue(lane, later);
 	} else {

@@ -31,6 +31,7 @@ struct event {
 	enum row_class origin;
 	enum channel channel; /* PUBLISHED: the one it went over */
 	bool alone;           /* goes over the quarantine channel, nobody beside it */
+	bool queued_alone;    /* in the relay's list of those that wait for that channel */
 	bool sent_before;   /* may already have reached the broker: by us or by a relay that died */
 	unsigned timeouts;  /* how often it was sent and no confirm came in time, at least */
 	unsigned takeovers; /* see struct row_sink */

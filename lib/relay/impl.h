@@ -17,6 +17,9 @@
 
 /* At most so many ids in one statement: beyond, MySQL's optimizer leaves the primary key. */
 #define STATEMENT_IDS 500
+/* Once a confirm is overdue, those sent after it have at least so long before their channel starts
+ * anew. */
+#define OVERDUE_GRACE_US (1 * US_PER_SEC)
 /* A verdict waits at most so long for company while other work goes on. */
 #define SETTLE_AGE_US (20 * US_PER_MS)
 /* So many first attempts returned in a row, with nothing confirmed between, are an outage of the
@@ -51,7 +54,8 @@ struct relay {
 	struct list quarantine; /* CLAIMED or UNKNOWN: to be sent alone over CHANNEL_QUARANTINE */
 	struct list in_flight[CHANNELS]; /* PUBLISHED, in the order sent */
 	struct list settling; /* CONFIRMED, FAILED or RELEASED, in the order of verdicts */
-	unsigned ready_count, out_count[CHANNELS], settling_count;
+	unsigned ready_count; /* in both of `ready` and `quarantine` */
+	unsigned quarantine_count, out_count[CHANNELS], settling_count;
 	double row_bytes; /* running mean of what a row takes in memory */
 
 	struct order order;
@@ -134,6 +138,8 @@ bool publish_some(struct relay *r);
 void publish_deadlines(struct relay *r);
 int64_t publish_next_deadline(const struct relay *r);
 void publish_forget(struct relay *r, enum channel ch, bool alone);
+/* Moves the event into or out of the count of those that wait to be alone. */
+void publish_queued_alone(struct relay *r, struct event *ev, bool queued);
 void publish_events(struct relay *r, struct publisher_events *ev);
 
 /* settle.c: verdicts. Each takes an event out of whatever list it is in. */

@@ -21,6 +21,12 @@ static bool is_proven(const struct relay *r, uint64_t exchange)
 	return false;
 }
 
+void publish_queued_alone(struct relay *r, struct event *ev, bool queued)
+{
+	r->quarantine_count += (unsigned)queued - (unsigned)ev->queued_alone;
+	ev->queued_alone = queued;
+}
+
 /* An answer to a message proves that its exchange exists and may be written to. Those that waited
  * for the proof, not for being alone, go the fast way now. */
 static void prove(struct relay *r, uint64_t exchange)
@@ -39,6 +45,7 @@ static void prove(struct relay *r, uint64_t exchange)
 		if (ev->alone || ev->exchange != exchange)
 			continue;
 		list_del(&ev->link);
+		publish_queued_alone(r, ev, false);
 		list_insert_before(at->next, &ev->link);
 		at = &ev->link;
 	}
@@ -72,6 +79,7 @@ static enum sent send_now(
 		return SENT_BROKEN;
 	}
 	list_del(&ev->link);
+	publish_queued_alone(r, ev, false);
 	r->ready_count--;
 	event_move(ev, EVENT_PUBLISHED);
 	ev->channel = ch;
@@ -84,6 +92,32 @@ static enum sent send_now(
 		log_event(r, LOG_LEVEL_DEBUG, "sent again", ev, NULL, NULL);
 	}
 	return SENT_YES;
+}
+
+/* When the oldest confirm of the fast channel is, or was, overdue. */
+static int64_t overdue_since(const struct relay *r)
+{
+	const struct event *oldest = list_first(&r->in_flight[CHANNEL_FAST], struct event, link);
+
+	return oldest != NULL ? oldest->published_us + r->source->broker->confirm_timeout_us
+			      : TIME_NEVER;
+}
+
+/* When the fast channel starts anew because of that: not before those sent after the one overdue
+ * had time to be confirmed, or all would be sent twice for the sake of one. */
+static int64_t recycle_us(const struct relay *r)
+{
+	const struct list *open = &r->in_flight[CHANNEL_FAST];
+	int64_t overdue_us = overdue_since(r), grace_us = r->source->broker->confirm_timeout_us;
+	const struct event *newest;
+
+	if (overdue_us == TIME_NEVER)
+		return TIME_NEVER;
+	newest = container_of(open->prev, struct event, link);
+	if (grace_us > OVERDUE_GRACE_US)
+		grace_us = OVERDUE_GRACE_US;
+	return newest->published_us + grace_us > overdue_us ? newest->published_us + grace_us
+							    : overdue_us;
 }
 
 /* false: nothing more can be sent at the moment. */
@@ -108,11 +142,12 @@ static bool send_one(struct relay *r, struct event *ev, bool in_quarantine)
 	if (ch == CHANNEL_QUARANTINE && (!r->channel_open[ch] || r->out_count[ch] > 0)) {
 		if (!in_quarantine) {
 			list_del(&ev->link);
+			publish_queued_alone(r, ev, true);
 			list_push_back(&r->quarantine, &ev->link);
 		}
 		return true;
 	}
-	if (!r->channel_open[ch])
+	if (!r->channel_open[ch] || (ch == CHANNEL_FAST && overdue_since(r) <= r->now_us))
 		return false;
 	switch (send_now(r, ev, ch, &env)) {
 	case SENT_YES:
@@ -205,6 +240,7 @@ void publish_forget(struct relay *r, enum channel ch, bool alone)
 		}
 		event_move(ev, EVENT_UNKNOWN);
 		ev->alone |= alone;
+		publish_queued_alone(r, ev, alone);
 		list_insert_before(at->next, &ev->link);
 		at = &ev->link;
 		r->ready_count++;
@@ -330,7 +366,8 @@ static void on_channel_closed(void *arg, enum channel ch, unsigned code, const c
 			on_guilty(r, guilty, code, text);
 		return;
 	}
-	r->proven_count = r->proven_next = 0;
+	if (about_exchange(code))
+		r->proven_count = r->proven_next = 0;
 	publish_forget(r, CHANNEL_FAST, true);
 }
 
@@ -362,15 +399,13 @@ void publish_events(struct relay *r, struct publisher_events *ev)
 
 int64_t publish_next_deadline(const struct relay *r)
 {
-	int64_t next = TIME_NEVER;
+	const struct event *alone =
+		list_first(&r->in_flight[CHANNEL_QUARANTINE], struct event, link);
+	int64_t next = r->blocked ? TIME_NEVER : recycle_us(r);
 
-	for (int ch = 0; ch < CHANNELS && !r->blocked; ch++) {
-		struct event *oldest = list_first(&r->in_flight[ch], struct event, link);
-
-		if (oldest != NULL &&
-			oldest->published_us + r->source->broker->confirm_timeout_us < next)
-			next = oldest->published_us + r->source->broker->confirm_timeout_us;
-	}
+	if (!r->blocked && alone != NULL &&
+		alone->published_us + r->source->broker->confirm_timeout_us < next)
+		next = alone->published_us + r->source->broker->confirm_timeout_us;
 	return next;
 }
 
@@ -381,7 +416,6 @@ void publish_deadlines(struct relay *r)
 {
 	const int64_t timeout_us = r->source->broker->confirm_timeout_us;
 	struct event *alone = list_first(&r->in_flight[CHANNEL_QUARANTINE], struct event, link);
-	struct event *oldest = list_first(&r->in_flight[CHANNEL_FAST], struct event, link);
 	struct err e = { 0 };
 
 	if (!r->mq_up || r->now_us < publish_next_deadline(r))
@@ -417,7 +451,7 @@ void publish_deadlines(struct relay *r)
 			return;
 		}
 	}
-	if (oldest != NULL && r->now_us - oldest->published_us >= timeout_us) {
+	if (r->now_us >= recycle_us(r)) {
 		log_warn("relay", "confirms overdue: channel starts anew",
 			F_STR("source", r->source->name),
 			F_UINT("unconfirmed", r->out_count[CHANNEL_FAST]));

@@ -62,6 +62,7 @@ static void take_out(struct relay *r, struct event *ev, enum event_state to)
 		if (counted)
 			r->ready_count--;
 	}
+	publish_queued_alone(r, ev, false);
 	event_move(ev, to);
 }
 

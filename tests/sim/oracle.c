@@ -279,6 +279,8 @@ void oracle_tick(struct world *w)
 {
 	int64_t calm_us =
 		w->now_us - (w->last_death_us > w->quiet_us ? w->last_death_us : w->quiet_us);
+	/* A row that is never confirmed may hold up whoever waits for the same channel. */
+	int64_t mute_us = w->p.mutes ? 20 * w->p.confirm_us : 0;
 	struct trow *r;
 
 	if (!w->quiet)
@@ -294,11 +296,12 @@ void oracle_tick(struct world *w)
 			wrong(w, "work sleeps: %s is due, nothing happened for 30 s", r->event_id);
 	}
 	/* Leases end, and are taken over. */
-	if (calm_us > w->p.lease_us * 2 + 10 * SEC) {
+	if (calm_us > w->p.lease_us * 2 + 10 * SEC + mute_us) {
 		r = row_of_index(tree_first(w->table.tree[ST_PROCESSING]));
-		if (r != NULL && (r->locked_until_us == NO_TIME ||
-					 db_now(w) - r->locked_until_us >
-						 w->p.lease_us / 4 + 2 * w->p.poll_us + SEC))
+		if (r != NULL &&
+			(r->locked_until_us == NO_TIME ||
+				db_now(w) - r->locked_until_us >
+					mute_us + w->p.lease_us / 4 + 2 * w->p.poll_us + SEC))
 			wrong(w, "lease: %s is still PROCESSING, its lease over for %" PRId64 " ms",
 				r->event_id,
 				r->locked_until_us == NO_TIME
