@@ -1,6 +1,7 @@
 #include "supervisor/supervisor.h"
 
 #include "amqp/publisher.h"
+#include "base/str.h"
 #include "config/config.h"
 #include "config/diff.h"
 #include "http/http.h"
@@ -42,12 +43,15 @@ struct member {
 	struct list link;
 	struct worker *worker;
 	struct snapshot *snapshot;
-	unsigned index; /* which of its source's workers */
+	const struct snapshot
+		*kept_for; /* the wanted one it was last compared with and found equal to */
+	unsigned index;    /* which of its source's workers */
 };
 
 struct supervisor {
 	const char *path;
 	char identity[PROC_IDENTITY_MAX];
+	char instance[81]; /* as it was at the start: owners of one process agree in it */
 	unsigned next_number;
 	struct snapshot *wanted;
 	struct list members;
@@ -114,7 +118,7 @@ static int start_member(
 	const struct config *conf = sv->wanted->conf;
 	struct worker_conf wc = {
 		.source = source,
-		.instance = conf->instance,
+		.instance = sv->instance,
 		.identity = sv->identity,
 		.number = sv->next_number++,
 		.log_events = conf->log.events,
@@ -136,16 +140,20 @@ static int start_member(
 	return 0;
 }
 
-static bool is_wanted(const struct supervisor *sv, const struct member *m)
+static bool is_wanted(const struct supervisor *sv, struct member *m)
 {
 	const struct source_conf *now =
 		config_source(sv->wanted->conf, worker_source(m->worker)->name);
 
 	if (sv->stopping || now == NULL || m->index >= now->workers)
 		return false;
-	return m->snapshot == sv->wanted ||
-	       (config_source_equal(now, worker_source(m->worker)) &&
-		       m->snapshot->conf->log.events == sv->wanted->conf->log.events);
+	if (m->snapshot == sv->wanted || m->kept_for == sv->wanted)
+		return true;
+	if (!config_source_equal(now, worker_source(m->worker)) ||
+		m->snapshot->conf->log.events != sv->wanted->conf->log.events)
+		return false;
+	m->kept_for = sv->wanted;
+	return true;
 }
 
 /* Brings what runs towards what is wanted; called whenever either may have changed. A source that
@@ -264,7 +272,7 @@ static void apply_process_wide(struct supervisor *sv, const struct config *old)
 			0)
 			log_error("supervisor", "log stays where it was", F_ERR(&e));
 	}
-	if (old != NULL && !same(old->instance, conf->instance))
+	if (strcmp(sv->instance, conf->instance) != 0)
 		log_warn("supervisor", "instance changes with the next restart only",
 			F_STR("instance", conf->instance));
 	if (old != NULL && (!same(old->wakeup.socket, conf->wakeup.socket) ||
@@ -542,6 +550,8 @@ static int load(struct supervisor *sv, struct err *e)
 		rc = err_set(e, ERR_NOMEM, 0, "out of memory");
 	}
 	buf_fini(&faults);
+	if (rc == 0)
+		str_copy(sv->instance, sizeof(sv->instance), conf->instance);
 	if (rc == 0)
 		rc = log_open(conf->log.file, (enum log_level)conf->log.level, conf->log.json, e);
 	return rc;
