@@ -37,14 +37,14 @@
 struct snapshot {
 	struct config *conf;
 	unsigned users;
+	unsigned generation; /* counted from 1 */
 };
 
 struct member {
 	struct list link;
 	struct worker *worker;
 	struct snapshot *snapshot;
-	const struct snapshot
-		*kept_for; /* the wanted one it was last compared with and found equal to */
+	unsigned kept_for; /* generation it was last compared with and found equal to */
 	unsigned index;    /* which of its source's workers */
 };
 
@@ -86,10 +86,11 @@ static void snapshot_put(struct snapshot *s)
 
 static struct snapshot *snapshot_new(struct config *conf)
 {
+	static unsigned generations;
 	struct snapshot *s = calloc(1, sizeof(*s));
 
 	if (s != NULL)
-		*s = (struct snapshot){ conf, 1 };
+		*s = (struct snapshot){ conf, 1, ++generations };
 	return s;
 }
 
@@ -147,12 +148,12 @@ static bool is_wanted(const struct supervisor *sv, struct member *m)
 
 	if (sv->stopping || now == NULL || m->index >= now->workers)
 		return false;
-	if (m->snapshot == sv->wanted || m->kept_for == sv->wanted)
+	if (m->snapshot == sv->wanted || m->kept_for == sv->wanted->generation)
 		return true;
 	if (!config_source_equal(now, worker_source(m->worker)) ||
 		m->snapshot->conf->log.events != sv->wanted->conf->log.events)
 		return false;
-	m->kept_for = sv->wanted;
+	m->kept_for = sv->wanted->generation;
 	return true;
 }
 
