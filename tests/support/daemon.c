@@ -66,6 +66,7 @@ struct conf_source *conf_add(
 static void show(void *arg)
 {
 	const struct daemon *d = arg;
+	char status[4000];
 	const char *paths[] = { d->log, d->stderr_path };
 
 	for (size_t i = 0; i < ARRAY_LEN(paths); i++) {
@@ -77,6 +78,8 @@ static void show(void *arg)
 				len > 6000 ? text + len - 6000 : text);
 		free(text);
 	}
+	if (d->pid != 0 && daemon_get(d, "/status", status, sizeof(status)) == 200)
+		fprintf(stderr, "---- %s /status: %s", d->instance, status);
 }
 
 static void open_notify(struct daemon *d)

@@ -1,0 +1,236 @@
+/* Events that fail by themselves: charged, ended, and no neighbour the worse for it. */
+#include "support/fake_broker.h"
+#include "support/rig.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void add_event(struct rig *r, const char *event_id, const char *aggregate, const char *type)
+{
+	db_exec(r->db,
+		"INSERT INTO %s.outbox_event (event_id,aggregate_type,aggregate_id,event_type,"
+		"payload) VALUES ('%s','order','%s','%s','{}')",
+		r->schema[0].name, event_id, aggregate, type);
+}
+
+static void only_known_keys(struct rig *r)
+{
+	mq_bind(r->mq, r->queue, r->exchange, "order.created");
+	mq_bind(r->mq, r->queue, r->exchange, "order.changed");
+	mq_unbind(r->mq, r->queue, r->exchange, "#");
+}
+
+/* Waits for the row's n-th failure and checks when the next attempt is due. */
+static void require_delay(struct rig *r, const char *event_id, int n, int64_t delay_ms)
+{
+	const char *table = r->schema[0].name;
+	int64_t due_ms;
+
+	WAIT_FOR(20000, db_int(r->db, "SELECT retry_count FROM %s.outbox_event WHERE event_id='%s'",
+				table, event_id) >= n);
+	due_ms = db_int(r->db,
+		"SELECT TIMESTAMPDIFF(MICROSECOND,NOW(6),next_retry_at) DIV 1000 FROM "
+		"%s.outbox_event WHERE event_id='%s' AND retry_count=%d AND status='RETRY'",
+		table, event_id, n);
+	REQUIRE_INT(due_ms, <=, delay_ms);
+	REQUIRE_INT(due_ms, >, delay_ms - 1200);
+}
+
+static void require_dead(struct rig *r, const char *event_id, const char *error, int retry_count)
+{
+	char *text = db_text(r->db,
+		"SELECT CONCAT(status,' ',retry_count,' ',last_error) FROM %s.outbox_event WHERE "
+		"event_id='%s'",
+		r->schema[0].name, event_id);
+	char wanted[80];
+
+	snprintf(wanted, sizeof(wanted), "DEAD %d %s: ", retry_count, error);
+	if (text == NULL || strncmp(text, wanted, strlen(wanted)) != 0)
+		FAIL("event %s: \"%s\", should begin with \"%s\"", event_id, text, wanted);
+	free(text);
+}
+
+START_TEST(an_unroutable_event_is_retried_as_configured_and_ends_dead_alone)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("unroutable");
+	struct production p = { .first = 1, .count = 300, .aggregates = 30 };
+	struct allowance allowed = { .dead = 1, .charged = 1 };
+
+	rig_open(&r, 1);
+	only_known_keys(&r);
+	db_produce(r.db, &r.schema[0], &p);
+	add_event(&r, "lost-soul", "a1", "nowhere");
+	p.first = 1001;
+	db_produce(r.db, &r.schema[0], &p);
+	rig_conf(&r, &c);
+	c.max_attempts = 4;
+	c.retry_base_ms = 1600;
+	c.retry_cap_ms = 4000;
+	c.jitter = "0";
+	daemon_configure(d, &c);
+	daemon_start(d);
+	require_delay(&r, "lost-soul", 1, 1600);
+	require_delay(&r, "lost-soul", 2, 3200);
+	rig_wait_none(&r, 0, "status<>'SENT' AND event_id<>'lost-soul'", 10000);
+	require_delay(&r, "lost-soul", 3, 4000);
+	rig_wait_sent(&r, 0, 10000);
+	require_dead(&r, "lost-soul", "UNROUTABLE", 4);
+	REQUIRE_INT(
+		daemon_metric(d, "outboxd_events_failed_total{class=\"UNROUTABLE\",source=\"s0\"}"),
+		==, 4);
+	REQUIRE_INT(
+		daemon_metric(d, "outboxd_events_dead_total{class=\"UNROUTABLE\",source=\"s0\"}"),
+		==, 1);
+	REQUIRE_INT(daemon_log(d, "event failed", "lost-soul", "class=UNROUTABLE", NULL), ==, 3);
+	REQUIRE_INT(daemon_log(d, "event dead", "lost-soul", NULL), ==, 1);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no_more)
+{
+	struct fake_broker *fake = fake_broker_start(&(struct fake_rules){ .password = "guest" });
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("attempts");
+
+	rig_open(&r, 1);
+	add_event(&r, "returned", "a1", "back");
+	add_event(&r, "nacked", "a2", "no");
+	add_event(&r, "good", "a3", "yes");
+	db_exec(r.db, "UPDATE %s.outbox_event SET aggregate_type=ELT(id,'return','nack','fine')",
+		r.schema[0].name);
+	rig_conf(&r, &c);
+	c.broker[0].port = fake_broker_port(fake);
+	c.max_attempts = 3;
+	c.retry_base_ms = 200;
+	c.poll_ms = 100;
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_sent(&r, 0, 20000);
+	env_sleep_ms(1000);
+	require_dead(&r, "returned", "UNROUTABLE", 3);
+	require_dead(&r, "nacked", "NACKED", 3);
+	REQUIRE_INT(fake_broker_count(fake, "returned"), ==, 3);
+	REQUIRE_INT(fake_broker_count(fake, "nacked"), ==, 3);
+	REQUIRE_INT(fake_broker_count(fake, "good"), ==, 1);
+	daemon_stop(d);
+	fake_broker_stop(fake);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+/* What no broker can take is never shown to one, and what one broker refuses goes alone. */
+START_TEST(poison_of_several_kinds_ends_dead_and_two_thousand_neighbours_arrive_once)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("poison");
+	struct production p = { .first = 1, .count = 1000, .aggregates = 100 };
+	struct allowance allowed = { .dead = 9, .charged = 0 };
+	const char *table;
+	struct findings f;
+
+	rig_open(&r, 1);
+	table = r.schema[0].name;
+	db_exec(r.db,
+		"ALTER TABLE %s.outbox_event ADD COLUMN goes varchar(80) NOT NULL DEFAULT '%s'",
+		table, r.exchange);
+	db_produce(r.db, &r.schema[0], &p);
+	for (int i = 0; i < 3; i++) {
+		char id[20];
+
+		snprintf(id, sizeof(id), "large-%d", i);
+		add_event(&r, id, "big", "created");
+		db_exec(r.db,
+			"UPDATE %s.outbox_event SET payload=JSON_OBJECT('x',REPEAT('x',70000)) "
+			"WHERE event_id='%s'",
+			table, id);
+		snprintf(id, sizeof(id), "long-%d", i);
+		add_event(&r, id, "key", "created");
+		db_exec(r.db,
+			"UPDATE %s.outbox_event SET aggregate_id=REPEAT('k',128),"
+			"event_type=REPEAT('t',128),aggregate_type=REPEAT('a',44) WHERE "
+			"event_id='%s'",
+			table, id);
+		snprintf(id, sizeof(id), "astray-%d", i);
+		add_event(&r, id, "astray", "created");
+		db_exec(r.db, "UPDATE %s.outbox_event SET goes='gone%d' WHERE event_id='%s'", table,
+			i, id);
+	}
+	p.first = 1001;
+	db_produce(r.db, &r.schema[0], &p);
+	rig_conf(&r, &c);
+	c.source[0].exchange = "{column:goes}";
+	c.source[0].routing_key = "{aggregate_type}.{aggregate_id}.{event_type}";
+	c.broker[0].more = "    max_message_size: 64KiB\n";
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_sent(&r, 0, 30000);
+	for (int i = 0; i < 3; i++) {
+		char id[20];
+
+		snprintf(id, sizeof(id), "large-%d", i);
+		require_dead(&r, id, "TOO_LARGE", 0);
+		snprintf(id, sizeof(id), "long-%d", i);
+		require_dead(&r, id, "INVALID", 0);
+		snprintf(id, sizeof(id), "astray-%d", i);
+		require_dead(&r, id, "REFUSED", 0);
+	}
+	/* only the exchanges that are missing, and only the channel that is there for it */
+	REQUIRE_INT(daemon_log(d, "channel closed by the broker", NULL), ==, 3);
+	REQUIRE_INT(daemon_log(d, "channel closed by the broker", "quarantine", NULL), ==, 3);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, &f);
+	REQUIRE_INT(f.arrived, ==, 2000);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(failing_rows_at_the_head_of_the_table_do_not_starve_those_behind)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("starve");
+	struct production bad = {
+		.first = 1, .count = 40, .aggregates = 40, .event_type = "nowhere"
+	};
+	struct production good = { .first = 1001, .count = 1000, .aggregates = 100 };
+	struct allowance allowed = { .missing = 40, .charged = 40 };
+
+	rig_open(&r, 1);
+	only_known_keys(&r);
+	db_produce(r.db, &r.schema[0], &bad);
+	db_produce(r.db, &r.schema[0], &good);
+	rig_conf(&r, &c);
+	c.batch = 10;
+	c.window = 20;
+	c.retry_base_ms = 500;
+	c.retry_cap_ms = 1000;
+	c.max_attempts = 1000;
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_none(&r, 0, "status<>'SENT' AND event_type<>'nowhere'", 30000);
+	env_sleep_ms(2500);
+	REQUIRE_INT(rig_rows(&r, 0, "retry_count>=2"), ==, 40);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+RIG_MAIN("daemon: failures", 90, an_unroutable_event_is_retried_as_configured_and_ends_dead_alone,
+	a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no_more,
+	poison_of_several_kinds_ends_dead_and_two_thousand_neighbours_arrive_once,
+	failing_rows_at_the_head_of_the_table_do_not_starve_those_behind)
