@@ -63,7 +63,8 @@ struct conn {
 	size_t heap_count, heap_cap;
 	int64_t last_ack_us;
 	int64_t heard_us; /* the client's last sign of life */
-	bool want_room;   /* a send found none */
+	int64_t pumped_us;
+	bool want_room; /* a send found none */
 	struct message *spare;
 	uint64_t seq;
 };
@@ -274,6 +275,7 @@ static void process(struct conn *c, struct message *m)
 	if (r->poison == POISON_MUTE)
 		return;
 	if (w->now_us < w->spell.mq_swallow && chance(w, 0.1)) {
+		r->nack_once = true;
 		trace(w, 2, "broker never confirms this copy of %s", r->event_id);
 		return;
 	}
@@ -426,7 +428,8 @@ static int mq_connect(struct publisher *base, struct err *e)
 		.a = p->a,
 		.owner = p->a->owner,
 		.client = p,
-		.heard_us = w->now_us };
+		.heard_us = w->now_us,
+		.pumped_us = w->now_us };
 	c->out_end = &c->out;
 	w->conns = c;
 	p->conn = c;
@@ -610,6 +613,7 @@ static int mq_pump(struct publisher *base, struct err *e)
 	if (p->a->killed || c == NULL)
 		return fail(e, "not connected");
 	c->want_room = false;
+	c->pumped_us = w->now_us;
 	if (c->dead && chance(w, 0.5))
 		c->heap_count = 0; /* lost in the reset */
 	if (!c->dead && w->now_us - c->heard_us > 2 * w->broker.heartbeat_us && chance(w, 0.9))
@@ -673,7 +677,7 @@ static int64_t mq_next_pump_us(const struct publisher *base)
 {
 	const struct conn *c = peek(base)->conn;
 
-	return c != NULL ? c->heard_us + c->a->w->broker.heartbeat_us / 2 : TIME_NEVER;
+	return c != NULL ? c->pumped_us + c->a->w->broker.heartbeat_us / 2 : TIME_NEVER;
 }
 
 static void mq_free(struct publisher *base)

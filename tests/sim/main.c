@@ -42,7 +42,7 @@ static struct params throw_dice(uint64_t seed, const struct options *o)
 	p.aggregates = (size_t)draw(&r, 2, 60) << draw(&r, 0, 5);
 	p.poison = draw(&r, 0, 2) == 0 ? 0.0 : rng_unit(&r) * (draw(&r, 0, 4) == 0 ? 0.05 : 0.004);
 	p.late = draw(&r, 0, 1) == 0 ? 0.0 : rng_unit(&r) * 0.05;
-	p.rate = (double)draw(&r, 20, 4000);
+	p.rate = (double)(draw(&r, 8, 16) << draw(&r, 0, 8));
 	p.resolution_us = draw(&r, 0, 3) == 0 ? SEC : 1;
 	p.batch = (unsigned)draw(&r, 1, 40) * (unsigned)draw(&r, 1, 12);
 	p.max_in_flight = p.batch * (unsigned)draw(&r, 1, 4);

@@ -280,7 +280,7 @@ void oracle_tick(struct world *w)
 	int64_t calm_us =
 		w->now_us - (w->last_death_us > w->quiet_us ? w->last_death_us : w->quiet_us);
 	/* A row that is never confirmed may hold up whoever waits for the same channel. */
-	int64_t mute_us = w->p.mutes ? 20 * w->p.confirm_us : 0;
+	int64_t mute_us = (int64_t)(w->mutes * (w->p.max_attempts + 3)) * w->p.confirm_us;
 	struct trow *r;
 
 	if (!w->quiet)

@@ -78,7 +78,7 @@ struct trow {
 	bool skipped;
 	bool late;          /* committed after later ones, or sent back to before them */
 	bool died_alone;    /* a relay held it alone when it was killed */
-	bool nack_once;     /* the broker refused it for a while */
+	bool nack_once;     /* the broker had its whims with it: an attempt may be charged */
 	int64_t visible_us; /* committed, or claimable anew by an operator's hand */
 	int64_t locked_us;  /* another session holds its row lock until then */
 	unsigned copies;    /* that reached the broker */
@@ -229,7 +229,7 @@ struct world {
 	bool faulty; /* faults still come */
 	bool quiet;  /* all is well again: what is left has to be done now */
 	int64_t quiet_us, last_death_us;
-	size_t produced;
+	size_t produced, mutes;
 	int64_t last_arrival_us;
 	int64_t progress_us;
 	struct source_conf source;

@@ -259,8 +259,9 @@ static enum poison draw_poison(struct world *w)
 		return POISON_HEADERS;
 	if (p == POISON_KILLER && !w->p.killers)
 		return POISON_UNBOUND;
-	if (p == POISON_MUTE && !w->p.mutes)
+	if (p == POISON_MUTE && (!w->p.mutes || chance(w, 0.8)))
 		return POISON_NACKED;
+	w->mutes += p == POISON_MUTE;
 	return p;
 }
 
