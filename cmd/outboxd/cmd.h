@@ -16,6 +16,7 @@ enum {
 int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_schema(int argc, char **argv);
+int cmd_status(int argc, char **argv);
 
 /* For the subcommands. */
 

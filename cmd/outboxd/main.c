@@ -15,6 +15,8 @@ static const struct command {
 	{ "run", cmd_run, "the daemon, in the foreground" },
 	{ "check", cmd_check,
 		"validate the configuration; connect and verify every source and broker" },
+	{ "status", cmd_status,
+		"how the sources stand: rows, leaders, leases, blocked aggregates" },
 	{ "schema", cmd_schema,
 		"print the DDL of the outbox or inbox table, or the least privileges" },
 };

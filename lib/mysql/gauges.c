@@ -3,6 +3,8 @@
 #include "mysql/values.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <string.h>
 
 enum gauge {
 	GAUGE_PENDING,
@@ -163,4 +165,41 @@ int gauges_read(struct session *c, const struct outbox_table *t, const struct so
 		out->oldest_claimable_us =
 			later(out->oldest_claimable_us, a[GAUGE_CLAIMABLE].value[i]);
 	return 0;
+}
+
+void gauges_add_json(struct buf *b, const struct table_sample *s)
+{
+	static const struct {
+		const char *name;
+		size_t at;
+		bool age;
+	} members[] = {
+		{ "pending", offsetof(struct table_sample, pending), false },
+		{ "retry", offsetof(struct table_sample, retry), false },
+		{ "processing", offsetof(struct table_sample, processing), false },
+		{ "dead", offsetof(struct table_sample, dead), false },
+		{ "skipped", offsetof(struct table_sample, skipped), false },
+		{ "held", offsetof(struct table_sample, held), false },
+		{ "blocked_aggregates", offsetof(struct table_sample, blocked_aggregates), false },
+		{ "expired_leases", offsetof(struct table_sample, expired_leases), false },
+		{ "oldest_unsent_age_seconds", offsetof(struct table_sample, oldest_unsent_us),
+			true },
+		{ "oldest_claimable_age_seconds",
+			offsetof(struct table_sample, oldest_claimable_us), true },
+		{ "oldest_dead_age_seconds", offsetof(struct table_sample, oldest_dead_us), true },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(members); i++) {
+		int64_t v = -1;
+
+		if (s != NULL)
+			memcpy(&v, (const char *)s + members[i].at, sizeof(v));
+		buf_addf(b, "%s\"%s\":", i > 0 ? "," : "", members[i].name);
+		if (v < 0)
+			buf_adds(b, "null");
+		else if (members[i].age)
+			buf_addf(b, "%.3f", (double)v / US_PER_SEC);
+		else
+			buf_addf(b, "%" PRId64, v);
+	}
 }

@@ -27,6 +27,11 @@ struct table_sample {
 int gauges_read(struct session *c, const struct outbox_table *t, const struct source_conf *conf,
 	struct table_sample *out, struct err *e) MUST_CHECK;
 
+/* Adds `"pending":1,...`, the inside of an object: counts, and ages in seconds, under the names
+ * that `outboxd status --json` and /status give them; what is not known is null. NULL: all are
+ * null. */
+void gauges_add_json(struct buf *b, const struct table_sample *s);
+
 /* The statements, for tests of their plans: 0 to GAUGES_STATEMENTS - 1. */
 #define GAUGES_STATEMENTS 7
 void sql_gauge(struct buf *b, const struct outbox_table *t, unsigned which);

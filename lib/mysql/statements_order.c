@@ -24,8 +24,7 @@ void sql_add_time(struct buf *b, int64_t us)
 		tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)fraction);
 }
 
-/* First what the index can use, then the same by bytes. */
-static void add_aggregate(
+void sql_add_aggregate(
 	struct buf *b, const struct outbox_table *t, struct slice type, struct slice id)
 {
 	static const char *const columns[] = { "aggregate_type", "aggregate_id" };
@@ -69,7 +68,7 @@ static void add_walk(struct buf *b, const struct outbox_table *t, const char *ow
 		owner);
 	buf_adds(b, "(" WAITING ") IS TRUE");
 	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->aggregate_index);
-	add_aggregate(b, t, aggregate_type, aggregate_id);
+	sql_add_aggregate(b, t, aggregate_type, aggregate_id);
 }
 
 void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,

@@ -9,6 +9,11 @@
 /* A time as a literal, 'YYYY-MM-DD hh:mm:ss.ffffff' in UTC. */
 void sql_add_time(struct buf *b, int64_t us);
 
+/* The condition that a row is of this aggregate: first what the index can use, then the same by
+ * bytes. */
+void sql_add_aggregate(
+	struct buf *b, const struct outbox_table *t, struct slice type, struct slice id);
+
 /* Where a value stands in a row of sql_before(). */
 enum before_value {
 	BEFORE_ID,
