@@ -139,16 +139,19 @@ int admin_failed(const char *command, const struct err *e)
 
 void admin_wake(const struct config *conf, const struct source_conf *source)
 {
+	static bool said;
 	struct err e;
 
 	if (conf->wakeup.socket == NULL)
 		return;
 	if (wakeup_send(conf->wakeup.socket, slice_str(source->name), &e) < 0 &&
-		e.kind != ERR_AGAIN)
+		e.kind != ERR_AGAIN && !said) {
+		said = true;
 		fprintf(stderr,
 			"outboxd: no daemon was told (%s): a running one sees the change with its "
 			"next poll\n",
 			e.text);
+	}
 }
 
 /* The user who is logged in, also behind sudo or su; not spoofed by the environment where the

@@ -17,6 +17,11 @@ int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_schema(int argc, char **argv);
 int cmd_status(int argc, char **argv);
+int cmd_events(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
+int cmd_preview(int argc, char **argv);
+int cmd_requeue(int argc, char **argv);
+int cmd_skip(int argc, char **argv);
 
 /* For the subcommands. */
 

@@ -17,6 +17,11 @@ static const struct command {
 		"validate the configuration; connect and verify every source and broker" },
 	{ "status", cmd_status,
 		"how the sources stand: rows, leaders, leases, blocked aggregates" },
+	{ "events", cmd_events, "list rows by state, class, aggregate or trace" },
+	{ "explain", cmd_explain, "why an event is not sent yet, and what would change that" },
+	{ "preview", cmd_preview, "the messages that the next rows would become" },
+	{ "requeue", cmd_requeue, "dead rows go again, with a fresh attempt budget" },
+	{ "skip", cmd_skip, "give an event up: its aggregate moves on without it" },
 	{ "schema", cmd_schema,
 		"print the DDL of the outbox or inbox table, or the least privileges" },
 };
