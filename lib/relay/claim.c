@@ -64,7 +64,7 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	ev = event_new(&r->pool, row);
 	if (ev == NULL)
 		return r->pool.used >= r->pool.max ? 1 : -1;
-	ev->origin = class;
+	ev->origin = (uint8_t) class;
 	ev->takeovers = takeovers;
 	ev->sent_before = class == ROW_EXPIRED; /* its last owner may have sent it */
 	if (failure_is(FAIL_CONFIRM_TIMEOUT, row->last_error)) { /* not at its neighbours' cost */
@@ -73,8 +73,8 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	}
 	list_push_back(&r->staged, &ev->link);
 	r->staged_count++;
-	r->row_bytes = r->row_bytes == 0 ? (double)ev->bytes
-					 : r->row_bytes * 0.99 + (double)ev->bytes * 0.01;
+	r->row_bytes = r->row_bytes == 0 ? (double)event_bytes(ev)
+					 : r->row_bytes * 0.99 + (double)event_bytes(ev) * 0.01;
 	return 0;
 }
 
@@ -116,12 +116,12 @@ static void release_staged(struct relay *r)
 
 static struct event *lane_member(const struct lane *lane, uint64_t id)
 {
-	if (lane->head != NULL && lane->head->row.id == id)
+	if (lane->head != NULL && lane->head->id == id)
 		return lane->head;
 	list_each (pos, &lane->queue) {
 		struct event *ev = container_of(pos, struct event, link);
 
-		if (ev->row.id == id)
+		if (ev->id == id)
 			return ev;
 	}
 	return NULL;
@@ -133,7 +133,7 @@ static bool is_confirmed(const struct relay *r, uint64_t id)
 	list_each (pos, &r->settling) {
 		const struct event *ev = container_of(pos, struct event, link);
 
-		if (ev->row.id == id)
+		if (ev->id == id)
 			return ev->state == EVENT_CONFIRMED;
 	}
 	return false;
@@ -173,7 +173,7 @@ static int by_order(const void *a, const void *b)
 {
 	const struct event *const *x = a, *const *y = b;
 
-	if ((*x)->row.id == (*y)->row.id)
+	if ((*x)->id == (*y)->id)
 		return 0;
 	return event_before(*x, *y) ? -1 : 1;
 }
@@ -241,7 +241,8 @@ static void admit_ordered(struct relay *r, unsigned count)
 	qsort((void *)r->events, count, sizeof(struct event *), by_order);
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
-		uint64_t hash = order_hash(&r->order, ev->row.aggregate_type, ev->row.aggregate_id);
+		uint64_t hash = order_hash(&r->order, event_part(ev, PART_AGGREGATE_TYPE),
+			event_part(ev, PART_AGGREGATE_ID));
 
 		struct lane *lane = lane_get(&r->order, hash);
 
@@ -260,10 +261,10 @@ static void admit_ordered(struct relay *r, unsigned count)
 		if (charge_death(r, ev))
 			continue;
 		r->probes[asked] = (struct order_probe){
-			.id = ev->row.id,
-			.created_us = ev->row.created_us,
-			.aggregate_type = ev->row.aggregate_type,
-			.aggregate_id = ev->row.aggregate_id,
+			.id = ev->id,
+			.created_us = ev->created_us,
+			.aggregate_type = event_part(ev, PART_AGGREGATE_TYPE),
+			.aggregate_id = event_part(ev, PART_AGGREGATE_ID),
 		};
 		r->events[asked++] = ev;
 	}

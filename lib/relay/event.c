@@ -6,6 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes in the block, which begins with the places itself; a row is never larger than
+ * max_allowed_packet, at most 1 GiB. */
+struct event_place {
+	uint32_t at, len;
+};
+#define ABSENT UINT32_MAX
+
 /* An event whose text grew beyond this gives the memory back when it returns to the pool. */
 #define TEXT_KEEP 4096
 
@@ -30,7 +37,7 @@ static const struct {
 void event_move(struct event *ev, enum event_state to)
 {
 	assert(rule[ev->state].next & TO(to));
-	ev->state = to;
+	ev->state = (uint8_t)to;
 }
 
 const char *event_state_name(enum event_state s)
@@ -50,7 +57,7 @@ void event_pool_fini(struct event_pool *p)
 	list_each_safe (pos, tmp, &p->free) {
 		struct event *ev = container_of(pos, struct event, link);
 
-		free(ev->text);
+		free(ev->places);
 		free(ev);
 	}
 	*p = (struct event_pool){ 0 };
@@ -74,84 +81,112 @@ static struct event *take(struct event_pool *p)
 	return ev;
 }
 
-/* The slices of a row that an event keeps, in the order they are copied. last_error is the store's
- * business. */
-static size_t slices_of(struct row *row, struct slice *out[static 10])
+size_t event_bytes(const struct event *ev)
 {
-	size_t n = 0;
-
-	out[n++] = &row->event_id;
-	out[n++] = &row->aggregate_type;
-	out[n++] = &row->aggregate_id;
-	out[n++] = &row->event_type;
-	out[n++] = &row->payload;
-	out[n++] = &row->aggregate_version;
-	out[n++] = &row->trace_id;
-	out[n++] = &row->traceparent;
-	out[n++] = &row->tracestate;
-	out[n++] = &row->headers;
-	return n;
+	return sizeof(*ev) + ev->size;
 }
 
-static void copy_slice(struct slice *s, char **at)
+static void parts_of(const struct row *row, struct slice out[static EVENT_PARTS])
 {
-	if (s->ptr == NULL)
-		return;
-	if (s->len > 0)
-		memcpy(*at, s->ptr, s->len);
-	s->ptr = *at;
-	*at += s->len;
+	out[PART_EVENT_ID] = row->event_id;
+	out[PART_AGGREGATE_TYPE] = row->aggregate_type;
+	out[PART_AGGREGATE_ID] = row->aggregate_id;
+	out[PART_EVENT_TYPE] = row->event_type;
+	out[PART_PAYLOAD] = row->payload;
+	out[PART_AGGREGATE_VERSION] = row->aggregate_version;
+	out[PART_TRACE_ID] = row->trace_id;
+	out[PART_TRACEPARENT] = row->traceparent;
+	out[PART_TRACESTATE] = row->tracestate;
+	out[PART_HEADERS] = row->headers;
+}
+
+static size_t place(struct event_place *places, size_t i, size_t used, struct slice s)
+{
+	places[i] =
+		(struct event_place){ s.ptr != NULL ? (uint32_t)used : ABSENT, (uint32_t)s.len };
+	if (s.len > 0)
+		memcpy((char *)places + used, s.ptr, s.len);
+	return used + s.len;
+}
+
+static struct slice part(const struct event *ev, size_t i)
+{
+	struct event_place at = ev->places[i];
+
+	if (at.at == ABSENT)
+		return (struct slice){ 0 };
+	return (struct slice){ (const char *)ev->places + at.at, at.len };
+}
+
+struct slice event_part(const struct event *ev, enum event_part which)
+{
+	return part(ev, which);
+}
+
+void event_row(const struct event_pool *p, const struct event *ev, struct row *row,
+	struct slice extra[ROW_EXTRA_MAX])
+{
+	*row = (struct row){
+		.id = ev->id,
+		.created_us = ev->created_us,
+		.retry_count = ev->retry_count,
+		.event_id = part(ev, PART_EVENT_ID),
+		.aggregate_type = part(ev, PART_AGGREGATE_TYPE),
+		.aggregate_id = part(ev, PART_AGGREGATE_ID),
+		.event_type = part(ev, PART_EVENT_TYPE),
+		.payload = part(ev, PART_PAYLOAD),
+		.aggregate_version = part(ev, PART_AGGREGATE_VERSION),
+		.trace_id = part(ev, PART_TRACE_ID),
+		.traceparent = part(ev, PART_TRACEPARENT),
+		.tracestate = part(ev, PART_TRACESTATE),
+		.headers = part(ev, PART_HEADERS),
+		.extra = extra,
+	};
+	for (size_t i = 0; i < p->extra_count; i++)
+		extra[i] = part(ev, EVENT_PARTS + i);
 }
 
 struct event *event_new(struct event_pool *p, const struct row *row)
 {
 	struct event *ev = take(p);
-	struct row copy = *row;
-	struct slice *parts[10];
-	size_t count = slices_of(&copy, parts);
-	size_t extra_bytes = row->extra != NULL ? p->extra_count * sizeof(struct slice) : 0;
-	size_t need = extra_bytes + 1;
-	char *at;
+	struct slice parts[EVENT_PARTS];
+	size_t extra = row->extra != NULL ? p->extra_count : 0;
+	size_t places = (EVENT_PARTS + p->extra_count) * sizeof(struct event_place);
+	size_t need = places, used = places;
 
 	if (ev == NULL)
 		return NULL;
-	for (size_t i = 0; i < count; i++)
-		need += parts[i]->len;
-	for (size_t i = 0; row->extra != NULL && i < p->extra_count; i++)
+	parts_of(row, parts);
+	for (size_t i = 0; i < EVENT_PARTS; i++)
+		need += parts[i].len;
+	for (size_t i = 0; i < extra; i++)
 		need += row->extra[i].len;
-	if (need > ev->text_cap) {
-		char *text = malloc(need);
-
-		if (text == NULL) {
+	if (need > ev->size) {
+		free(ev->places);
+		ev->size = 0;
+		ev->places = need < ABSENT ? malloc(need) : NULL;
+		if (ev->places == NULL) {
 			list_push_front(&p->free, &ev->link);
 			return NULL;
 		}
-		free(ev->text);
-		ev->text = text;
-		ev->text_cap = need;
-	}
-	at = ev->text + extra_bytes;
-	for (size_t i = 0; i < count; i++)
-		copy_slice(parts[i], &at);
-	copy.last_error = (struct slice){ 0 };
-	if (row->extra != NULL) {
-		struct slice *extra = (struct slice *)(void *)ev->text;
-
-		memcpy(extra, row->extra, extra_bytes);
-		for (size_t i = 0; i < p->extra_count; i++)
-			copy_slice(&extra[i], &at);
-		copy.extra = extra;
+		ev->size = need;
 	}
 	*ev = (struct event){
 		.state = EVENT_CLAIMED,
-		.row = copy,
-		.bytes = need + sizeof(*ev),
-		.text = ev->text,
-		.text_cap = ev->text_cap,
+		.retry_count = row->retry_count,
+		.id = row->id,
+		.created_us = row->created_us,
+		.places = ev->places,
+		.size = ev->size,
 	};
 	list_init(&ev->link);
+	for (size_t i = 0; i < EVENT_PARTS; i++)
+		used = place(ev->places, i, used, parts[i]);
+	for (size_t i = 0; i < p->extra_count; i++)
+		used = place(ev->places, EVENT_PARTS + i, used,
+			i < extra ? row->extra[i] : (struct slice){ 0 });
 	p->used++;
-	p->bytes += ev->bytes;
+	p->bytes += event_bytes(ev);
 	return ev;
 }
 
@@ -160,13 +195,13 @@ void event_free(struct event_pool *p, struct event *ev)
 	assert(list_empty(&ev->link));
 	event_move(ev, EVENT_FREE);
 	p->used--;
-	p->bytes -= ev->bytes;
+	p->bytes -= event_bytes(ev);
 	free(ev->error);
 	ev->error = NULL;
-	if (ev->text_cap > TEXT_KEEP) {
-		free(ev->text);
-		ev->text = NULL;
-		ev->text_cap = 0;
+	if (ev->size > TEXT_KEEP) {
+		free(ev->places);
+		ev->places = NULL;
+		ev->size = 0;
 	}
 	list_push_front(&p->free, &ev->link);
 }

@@ -25,32 +25,53 @@ enum event_state {
 
 struct lane;
 
-struct event {
-	struct list link; /* in the list of its state, or in its lane's queue */
-	enum event_state state;
-	enum row_class origin;
-	enum channel channel; /* PUBLISHED: the one it went over */
-	bool alone;           /* goes over the quarantine channel, nobody beside it */
-	bool queued_alone;    /* in the relay's list of those that wait for that channel */
-	bool sent_before;   /* may already have reached the broker: by us or by a relay that died */
-	unsigned timeouts;  /* how often it was sent and no confirm came in time, at least */
-	unsigned takeovers; /* see struct row_sink */
-	struct lane *lane;  /* ordered sources: its aggregate; else NULL */
-	int64_t lease_end_us; /* our own monotonic count, from before the claim or renewal was sent
-			       */
-	int64_t published_us;
-	uint64_t exchange;     /* hash of its exchange, once it was built */
-	int64_t settled_by_us; /* when its verdict was reached */
-	enum settle_kind verdict;
-	int64_t delay_us; /* SETTLE_RETRY, SETTLE_HOLD */
-	bool lost;        /* PUBLISHED, but no longer ours: its outcome is awaited and dropped */
-	bool again;       /* its verdict may already stand: the outcome of a COMMIT was lost */
-	char *error;      /* RETRY, DEAD: "CLASS: words"; owned */
-	struct row row;   /* slices into text */
-	size_t bytes;     /* what it counts for in max_in_flight_bytes */
-	char *text;
-	size_t text_cap;
+/* The columns an event keeps, in this order; then those the route asked for. */
+enum event_part {
+	PART_EVENT_ID,
+	PART_AGGREGATE_TYPE,
+	PART_AGGREGATE_ID,
+	PART_EVENT_TYPE,
+	PART_PAYLOAD,
+	PART_AGGREGATE_VERSION,
+	PART_TRACE_ID,
+	PART_TRACEPARENT,
+	PART_TRACESTATE,
+	PART_HEADERS,
+	EVENT_PARTS,
 };
+
+/* Thousands of these make up most of a relay's memory: the row is kept as places in one block of
+ * text, not as slices. */
+struct event {
+	struct list link;      /* in the list of its state, or in its lane's queue */
+	uint8_t state;         /* enum event_state */
+	uint8_t origin;        /* enum row_class */
+	uint8_t channel;       /* enum channel; PUBLISHED: the one it went over */
+	uint8_t verdict;       /* enum settle_kind */
+	bool alone : 1;        /* goes over the quarantine channel, nobody beside it */
+	bool queued_alone : 1; /* in the relay's list of those that wait for that channel */
+	bool sent_before : 1;  /* may have reached the broker, by us or by a relay that died */
+	bool lost : 1;         /* PUBLISHED, but not ours: its outcome is awaited and dropped */
+	bool again : 1;        /* its verdict may stand: the outcome of a COMMIT was lost */
+	uint16_t timeouts;     /* how often no confirm came in time, at least */
+	uint32_t takeovers;    /* see struct row_sink */
+	uint32_t retry_count;
+	uint64_t id;
+	int64_t created_us;
+	struct lane *lane;    /* ordered sources: its aggregate; else NULL */
+	int64_t lease_end_us; /* our own monotonic count, from before the claim was sent */
+	int64_t since_us;     /* PUBLISHED: when it was sent; settling: when its verdict fell */
+	uint64_t exchange;    /* hash of its exchange, once it was built */
+	int64_t delay_us;     /* SETTLE_RETRY, SETTLE_HOLD */
+	char *error;          /* RETRY, DEAD, HOLD: "CLASS: words"; owned */
+	struct event_place *places; /* EVENT_PARTS and the extra ones, then the text */
+	size_t size;                /* of that block */
+};
+
+/* What the event takes in memory; counts for max_in_flight_bytes. */
+size_t event_bytes(const struct event *ev);
+
+struct slice event_part(const struct event *ev, enum event_part part);
 
 /* Moves the state along the table of allowed moves; anything else is our own bug and asserts. */
 void event_move(struct event *ev, enum event_state to);
@@ -68,6 +89,9 @@ void event_pool_init(struct event_pool *p, unsigned max, size_t extra_count);
 void event_pool_fini(struct event_pool *p); /* all events must be back */
 /* A copy of the row as a CLAIMED event in no list; NULL: no memory, or `max` are in use. */
 struct event *event_new(struct event_pool *p, const struct row *row);
+/* The row again; *row and extra point into the event. */
+void event_row(const struct event_pool *p, const struct event *ev, struct row *row,
+	struct slice extra[ROW_EXTRA_MAX]);
 /* Takes an event that is in no list. */
 void event_free(struct event_pool *p, struct event *ev);
 

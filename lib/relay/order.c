@@ -159,9 +159,9 @@ void lane_drained(struct order *o, struct lane *lane)
 
 bool event_before(const struct event *a, const struct event *b)
 {
-	if (a->row.created_us != b->row.created_us)
-		return a->row.created_us < b->row.created_us;
-	return a->row.id < b->row.id;
+	if (a->created_us != b->created_us)
+		return a->created_us < b->created_us;
+	return a->id < b->id;
 }
 
 void lane_queue(struct lane *lane, struct event *ev)

@@ -82,8 +82,8 @@ static enum sent send_now(
 	publish_queued_alone(r, ev, false);
 	r->ready_count--;
 	event_move(ev, EVENT_PUBLISHED);
-	ev->channel = ch;
-	ev->published_us = r->now_us;
+	ev->channel = (uint8_t)ch;
+	ev->since_us = r->now_us;
 	ev->sent_before = true;
 	list_push_back(&r->in_flight[ch], &ev->link);
 	r->out_count[ch]++;
@@ -99,7 +99,7 @@ static int64_t overdue_since(const struct relay *r)
 {
 	const struct event *oldest = list_first(&r->in_flight[CHANNEL_FAST], struct event, link);
 
-	return oldest != NULL ? oldest->published_us + r->source->broker->confirm_timeout_us
+	return oldest != NULL ? oldest->since_us + r->source->broker->confirm_timeout_us
 			      : TIME_NEVER;
 }
 
@@ -116,8 +116,17 @@ static int64_t recycle_us(const struct relay *r)
 	newest = container_of(open->prev, struct event, link);
 	if (grace_us > OVERDUE_GRACE_US)
 		grace_us = OVERDUE_GRACE_US;
-	return newest->published_us + grace_us > overdue_us ? newest->published_us + grace_us
-							    : overdue_us;
+	return newest->since_us + grace_us > overdue_us ? newest->since_us + grace_us : overdue_us;
+}
+
+/* The envelope is valid until the next one is built. */
+static int build(struct relay *r, const struct event *ev, struct envelope *env, struct err *e)
+{
+	struct slice extra[ROW_EXTRA_MAX];
+	struct row row;
+
+	event_row(&r->pool, ev, &row, extra);
+	return envelope_build(env, &r->arena, r->route, &row, e);
 }
 
 /* false: nothing more can be sent at the moment. */
@@ -127,7 +136,7 @@ static bool send_one(struct relay *r, struct event *ev, bool in_quarantine)
 	struct err e = { 0 };
 	enum channel ch;
 
-	if (envelope_build(&env, &r->arena, r->route, &ev->row, &e) < 0) {
+	if (build(r, ev, &env, &e) < 0) {
 		const char *colon = strchr(e.text, ':');
 
 		if (e.kind == ERR_NOMEM)
@@ -254,7 +263,7 @@ static void describe_route(struct relay *r, struct event *ev, char *out, size_t 
 	struct envelope env;
 
 	out[0] = '\0';
-	if (envelope_build(&env, &r->arena, r->route, &ev->row, NULL) == 0)
+	if (build(r, ev, &env, NULL) == 0)
 		snprintf(out, size, "exchange '%.*s', routing key '%.*s'", (int)env.exchange.len,
 			env.exchange.ptr, (int)env.routing_key.len, env.routing_key.ptr);
 }
@@ -267,7 +276,7 @@ static void on_returned(struct relay *r, struct event *ev, unsigned code, const 
 	snprintf(why, sizeof(why), "%u %s: %s", code, text != NULL ? text : "", where);
 	/* Only first attempts tell of the route as a whole: a few rows that nobody wants may come
 	 * back for ever. */
-	if (ev->row.retry_count == 0 && r->returned_streak < ROUTE_RETURNS)
+	if (ev->retry_count == 0 && r->returned_streak < ROUTE_RETURNS)
 		r->returned_streak++;
 	if (r->returned_streak >= ROUTE_RETURNS) {
 		relay_route_failed(r, true, why);
@@ -304,7 +313,7 @@ static void on_outcome(void *arg, void *cookie, enum outcome how, unsigned code,
 		return;
 	}
 	metric_observe(
-		r->metrics->confirm_seconds, (double)(r->now_us - ev->published_us) / US_PER_SEC);
+		r->metrics->confirm_seconds, (double)(r->now_us - ev->since_us) / US_PER_SEC);
 	if (how != OUTCOME_RETURNED) {
 		r->returned_streak = 0;
 		route_works(r);
@@ -388,7 +397,7 @@ static void on_blocked(void *arg, bool on, const char *reason)
 	/* It did not read meanwhile: the time for their confirms begins now. */
 	for (int ch = 0; ch < CHANNELS; ch++)
 		list_each (pos, &r->in_flight[ch])
-			container_of(pos, struct event, link)->published_us = r->now_us;
+			container_of(pos, struct event, link)->since_us = r->now_us;
 	pacer_poke(&r->pacer, r->now_us);
 }
 
@@ -404,8 +413,8 @@ int64_t publish_next_deadline(const struct relay *r)
 	int64_t next = r->blocked ? TIME_NEVER : recycle_us(r);
 
 	if (!r->blocked && alone != NULL &&
-		alone->published_us + r->source->broker->confirm_timeout_us < next)
-		next = alone->published_us + r->source->broker->confirm_timeout_us;
+		alone->since_us + r->source->broker->confirm_timeout_us < next)
+		next = alone->since_us + r->source->broker->confirm_timeout_us;
 	return next;
 }
 
@@ -421,8 +430,8 @@ void publish_deadlines(struct relay *r)
 	if (!r->mq_up || r->now_us < publish_next_deadline(r))
 		return;
 	metric_add(r->metrics->broker_errors[BROKER_ERR_TIMEOUT], 1);
-	if (alone != NULL && r->now_us - alone->published_us >= timeout_us) {
-		bool others = r->confirm_us > alone->published_us;
+	if (alone != NULL && r->now_us - alone->since_us >= timeout_us) {
+		bool others = r->confirm_us > alone->since_us;
 
 		list_del(&alone->link);
 		r->out_count[CHANNEL_QUARANTINE]--;
@@ -459,7 +468,7 @@ void publish_deadlines(struct relay *r)
 		list_each (pos, &r->in_flight[CHANNEL_FAST]) {
 			struct event *ev = container_of(pos, struct event, link);
 
-			if (r->now_us - ev->published_us >= timeout_us)
+			if (r->now_us - ev->since_us >= timeout_us)
 				ev->timeouts++;
 		}
 		publish_forget(r, CHANNEL_FAST, true);

@@ -9,28 +9,27 @@
 void log_event(struct relay *r, enum log_level level, const char *message, const struct event *ev,
 	const char *class, const char *text)
 {
-	const struct row *row = &ev->row;
-
 	if (!log_enabled(level))
 		return;
 	buf_reset(&r->text);
-	buf_add_slice(&r->text, row->aggregate_type);
+	buf_add_slice(&r->text, event_part(ev, PART_AGGREGATE_TYPE));
 	buf_addc(&r->text, '/');
-	buf_add_slice(&r->text, row->aggregate_id);
+	buf_add_slice(&r->text, event_part(ev, PART_AGGREGATE_ID));
 	log_fields(level, "relay", message, F_STR("source", r->source->name),
-		F_SLICE("event_id", row->event_id), F_SLICE("aggregate", buf_slice(&r->text)),
-		F_SLICE("trace_id", row->trace_id), F_STR("class", class),
-		F_UINT("retry_count", row->retry_count), F_STR("err", text));
+		F_SLICE("event_id", event_part(ev, PART_EVENT_ID)),
+		F_SLICE("aggregate", buf_slice(&r->text)),
+		F_SLICE("trace_id", event_part(ev, PART_TRACE_ID)), F_STR("class", class),
+		F_UINT("retry_count", ev->retry_count), F_STR("err", text));
 }
 
 /* The queue behind a head that goes back shares its fate; `delay_us` < 0: released, else held. */
 static void send_back_queue(
 	struct relay *r, struct lane *lane, const struct event *head, int64_t delay_us)
 {
+	struct slice id = event_part(head, PART_EVENT_ID);
 	char text[128];
 
-	snprintf(text, sizeof(text), "WAITING: behind %.*s", (int)head->row.event_id.len,
-		head->row.event_id.ptr);
+	snprintf(text, sizeof(text), "WAITING: behind %.*s", (int)id.len, id.ptr);
 	list_each_safe (pos, tmp, &lane->queue) {
 		struct event *ev = container_of(pos, struct event, link);
 
@@ -70,8 +69,8 @@ static void to_settling(
 	struct relay *r, struct event *ev, enum event_state to, enum settle_kind verdict)
 {
 	take_out(r, ev, to);
-	ev->verdict = verdict;
-	ev->settled_by_us = r->now_us;
+	ev->verdict = (uint8_t)verdict;
+	ev->since_us = r->now_us;
 	list_push_back(&r->settling, &ev->link);
 	r->settling_count++;
 }
@@ -86,7 +85,8 @@ static void lane_passed(struct relay *r, struct event *ev)
 		return;
 	/* Without memory they come back when they fall due. */
 	if (barred_rows(&r->order, lane->hash) > 0)
-		(void)lane_drain(&r->order, lane, ev->row.aggregate_type, ev->row.aggregate_id);
+		(void)lane_drain(&r->order, lane, event_part(ev, PART_AGGREGATE_TYPE),
+			event_part(ev, PART_AGGREGATE_ID));
 	if (lane->head == ev)
 		lane_next(r, lane);
 	lane_detach(&r->order, ev);
@@ -94,7 +94,7 @@ static void lane_passed(struct relay *r, struct event *ev)
 
 void verdict_confirmed(struct relay *r, struct event *ev)
 {
-	double lag = (double)(r->now_us + r->db_offset_us - ev->row.created_us) / US_PER_SEC;
+	double lag = (double)(r->now_us + r->db_offset_us - ev->created_us) / US_PER_SEC;
 
 	to_settling(r, ev, EVENT_CONFIRMED, SETTLE_SENT);
 	r->published_total++;
@@ -142,16 +142,16 @@ void verdict_charged(struct relay *r, struct event *ev, enum failure f, const ch
 {
 	const struct retry_conf *retry = &r->source->retry;
 
-	if (ev->row.retry_count < UINT32_MAX)
-		ev->row.retry_count++;
-	if (ev->row.retry_count >= retry->max_attempts) {
+	if (ev->retry_count < UINT32_MAX)
+		ev->retry_count++;
+	if (ev->retry_count >= retry->max_attempts) {
 		verdict_dead(r, ev, f, text);
 		return;
 	}
 	event_set_error(ev, "%s: %s", failure_name(f), text);
 	to_settling(r, ev, EVENT_FAILED, SETTLE_RETRY);
-	ev->delay_us = backoff_us(retry->base_us, retry->cap_us, ev->row.retry_count, retry->jitter,
-		rng_unit(&r->rng));
+	ev->delay_us = backoff_us(
+		retry->base_us, retry->cap_us, ev->retry_count, retry->jitter, rng_unit(&r->rng));
 	r->failed_total++;
 	metric_add(r->metrics->failed[f], 1);
 	metric_add(r->metrics->retried, 1);
@@ -214,7 +214,7 @@ static int by_id(const void *a, const void *b)
 {
 	const struct event *const *x = a, *const *y = b;
 
-	return ((*x)->row.id > (*y)->row.id) - ((*x)->row.id < (*y)->row.id);
+	return ((*x)->id > (*y)->id) - ((*x)->id < (*y)->id);
 }
 
 int64_t settle_next(const struct relay *r)
@@ -227,7 +227,7 @@ int64_t settle_next(const struct relay *r)
 	if (r->settling_count >= full || r->stopping ||
 		(r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] == 0))
 		return r->now_us;
-	return oldest->settled_by_us + SETTLE_AGE_US;
+	return oldest->since_us + SETTLE_AGE_US;
 }
 
 /* The row is written. Where it was its aggregate's head, what follows is decided now. */
@@ -265,9 +265,9 @@ bool settle_turn(struct relay *r)
 		const struct event *ev = r->events[i];
 
 		r->settles[i] = (struct settle){
-			.id = ev->row.id,
-			.kind = ev->verdict,
-			.retry_count = ev->row.retry_count,
+			.id = ev->id,
+			.kind = (enum settle_kind)ev->verdict,
+			.retry_count = ev->retry_count,
 			.delay_us = ev->delay_us,
 			.error = ev->error != NULL ? ev->error : "",
 			.again = ev->again,
@@ -354,7 +354,7 @@ bool renew_turn(struct relay *r)
 		r->next_renew_us = r->now_us + lease_us / 8;
 	qsort((void *)r->events, count, sizeof(struct event *), by_id);
 	for (unsigned i = 0; i < count; i++)
-		r->ids[i] = r->events[i]->row.id;
+		r->ids[i] = r->events[i]->id;
 	start_us = relay_clock(r);
 	if (r->store->ops->renew(r->store, r->ids, r->lost, count, lease_us, &e) < 0) {
 		relay_clock(r);
