@@ -1,0 +1,302 @@
+/* demo_consumer.c: a consumer for which a message that comes twice counts once; example code for
+ * whoever writes one.
+ *
+ *	demo_consumer DB_HOST DB_PORT DB_USER DB_PASSWORD_FILE DATABASE
+ *		AMQP_HOST AMQP_PORT AMQP_USER AMQP_PASSWORD_FILE EXCHANGE QUEUE
+ *
+ * Delivery is at least once: whatever dies at the wrong moment, broker, relay or consumer, makes a
+ * message come again. So for each message, in one transaction of the consumer's own database:
+ *
+ *	INSERT IGNORE the event's id into the inbox
+ *	new: the effect		had already: nothing
+ *	COMMIT, and only then acknowledge
+ *
+ * A crash before COMMIT undoes both, a crash after it is a redelivery that finds the id.
+ *
+ * Declares its queue, and the exchange, then consumes until TERM. To show what is promised above,
+ * some messages are not acknowledged but given back after COMMIT, as if it had died just then. Last
+ * line: "received=N applied=N given_back=N swallowed=N refused=N". */
+#include <mysql.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+
+#if __has_include(<rabbitmq-c/amqp.h>)
+#include <rabbitmq-c/amqp.h>
+#include <rabbitmq-c/tcp_socket.h>
+#else
+#include <amqp.h>
+#include <amqp_tcp_socket.h>
+#endif
+
+#define CONSUMER "inventory" /* each consumer of an inbox has its own name and its own effects */
+#define ID_MAX 64            /* of the inbox's column */
+#define PREFETCH 50
+#define GIVE_BACK_EVERY 25
+
+struct consumer {
+	MYSQL *db;
+	amqp_connection_state_t mq;
+	unsigned received, applied, given_back, swallowed, refused;
+};
+
+/* What is used of a message; texts are escaped for SQL. */
+struct event {
+	char id[2 * ID_MAX + 1];
+	char type[2 * 128 + 1];
+	char source[2 * 64 + 1];
+	char aggregate_type[2 * 64 + 1];
+	char aggregate_id[2 * 128 + 1];
+	uint64_t version;
+};
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	stop = 1;
+}
+
+static void die(const char *what, const char *why)
+{
+	fprintf(stderr, "demo_consumer: %s: %s\n", what, why);
+	exit(1);
+}
+
+static void read_password(const char *path, char *out, size_t size)
+{
+	FILE *f = fopen(path, "r");
+
+	if (f == NULL || fgets(out, (int)size, f) == NULL)
+		die(path, f == NULL ? strerror(errno) : "empty");
+	out[strcspn(out, "\n")] = '\0';
+	fclose(f);
+}
+
+/* --- database --- */
+
+static void connect_database(struct consumer *c, char **arg)
+{
+	char password[256];
+
+	read_password(arg[3], password, sizeof(password));
+	c->db = mysql_init(NULL);
+	if (c->db == NULL || mysql_real_connect(c->db, arg[0], arg[2], password, arg[4],
+				     (unsigned)strtoul(arg[1], NULL, 10), NULL, 0) == NULL)
+		die("database", c->db != NULL ? mysql_error(c->db) : "out of memory");
+}
+
+static unsigned long long run(struct consumer *c, const char *sql)
+{
+	if (mysql_query(c->db, sql) != 0)
+		die(sql, mysql_error(c->db));
+	return mysql_affected_rows(c->db);
+}
+
+/* One transaction: true if the event was new, and its effect is committed. */
+static bool apply(struct consumer *c, const struct event *ev)
+{
+	char sql[2048];
+	bool is_new;
+
+	run(c, "START TRANSACTION");
+	snprintf(sql, sizeof(sql),
+		"INSERT IGNORE INTO inbox_event"
+		" (event_id, consumer_name, event_type, status, processed_at)"
+		" VALUES ('%s', '" CONSUMER "', '%s', 'PROCESSED', NOW(6))",
+		ev->id, ev->type);
+	is_new = run(c, sql) == 1;
+	if (is_new) {
+		/* The effect: how many events of a thing there were, and whether they came in
+		 * order. */
+		snprintf(sql, sizeof(sql),
+			"INSERT INTO effect (source, aggregate_type, aggregate_id, events, "
+			"last_version) VALUES ('%s', '%s', '%s', 1, %" PRIu64 ")"
+			" ON DUPLICATE KEY UPDATE events = events + 1,"
+			" out_of_order = out_of_order + (last_version >= %" PRIu64 "),"
+			" last_version = %" PRIu64,
+			ev->source, ev->aggregate_type, ev->aggregate_id, ev->version, ev->version,
+			ev->version);
+		run(c, sql);
+	}
+	run(c, "COMMIT");
+	return is_new;
+}
+
+/* --- broker --- */
+
+static void must(amqp_rpc_reply_t reply, const char *what)
+{
+	if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION)
+		die(what, amqp_error_string2(reply.library_error));
+	if (reply.reply_type != AMQP_RESPONSE_NORMAL)
+		die(what, "refused by the broker");
+}
+
+static void connect_broker(struct consumer *c, char **arg)
+{
+	const char *exchange = arg[4];
+	amqp_bytes_t queue = amqp_cstring_bytes(arg[5]);
+	char password[256];
+	amqp_socket_t *socket;
+
+	read_password(arg[3], password, sizeof(password));
+	c->mq = amqp_new_connection();
+	socket = c->mq != NULL ? amqp_tcp_socket_new(c->mq) : NULL;
+	if (socket == NULL || amqp_socket_open(socket, arg[0], (int)strtol(arg[1], NULL, 10)) != 0)
+		die("broker", "cannot connect");
+	must(amqp_login(c->mq, "/", 0, 131072, 0, AMQP_SASL_METHOD_PLAIN, arg[2], password),
+		"login");
+	amqp_channel_open(c->mq, 1);
+	must(amqp_get_rpc_reply(c->mq), "channel");
+	amqp_exchange_declare(c->mq, 1, amqp_cstring_bytes(exchange), amqp_cstring_bytes("topic"),
+		false, true /* durable */, false, false, amqp_empty_table);
+	must(amqp_get_rpc_reply(c->mq), "exchange");
+	amqp_queue_declare(
+		c->mq, 1, queue, false, true /* durable */, false, false, amqp_empty_table);
+	must(amqp_get_rpc_reply(c->mq), "queue");
+	amqp_queue_bind(c->mq, 1, queue, amqp_cstring_bytes(exchange), amqp_cstring_bytes("#"),
+		amqp_empty_table);
+	must(amqp_get_rpc_reply(c->mq), "binding");
+	/* Unacknowledged messages at a time; without a limit the broker would send everything. */
+	amqp_basic_qos(c->mq, 1, 0, PREFETCH, false);
+	must(amqp_get_rpc_reply(c->mq), "qos");
+	amqp_basic_consume(c->mq, 1, queue, amqp_empty_bytes, false, false /* we acknowledge */,
+		false, amqp_empty_table);
+	must(amqp_get_rpc_reply(c->mq), "consume");
+}
+
+static const amqp_field_value_t *header(const amqp_basic_properties_t *p, const char *name)
+{
+	if (!(p->_flags & AMQP_BASIC_HEADERS_FLAG))
+		return NULL;
+	for (int i = 0; i < p->headers.num_entries; i++) {
+		const amqp_table_entry_t *e = &p->headers.entries[i];
+
+		if (e->key.len == strlen(name) && memcmp(e->key.bytes, name, e->key.len) == 0)
+			return &e->value;
+	}
+	return NULL;
+}
+
+/* Escapes `from` into an array of twice `max` and one; false if it is longer than `max`. */
+static bool take(struct consumer *c, amqp_bytes_t from, char *to, size_t max)
+{
+	if (from.len > max)
+		return false;
+	mysql_real_escape_string(c->db, to, from.bytes, from.len);
+	return true;
+}
+
+static bool take_header(struct consumer *c, const amqp_basic_properties_t *p, const char *name,
+	char *to, size_t max)
+{
+	const amqp_field_value_t *v = header(p, name);
+
+	return v != NULL && v->kind == AMQP_FIELD_KIND_UTF8 && take(c, v->value.bytes, to, max);
+}
+
+/* False: not a message we can tell apart from others. An id longer than the column above all:
+ * INSERT IGNORE would cut it, and take two different events for one. */
+static bool read_event(struct consumer *c, const amqp_basic_properties_t *p, struct event *ev)
+{
+	const amqp_field_value_t *version = header(p, "aggregate_version");
+
+	*ev = (struct event){ 0 };
+	if (version != NULL && version->kind == AMQP_FIELD_KIND_I64 && version->value.i64 > 0)
+		ev->version = (uint64_t)version->value.i64;
+	return (p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG) && p->message_id.len > 0 &&
+	       take(c, p->message_id, ev->id, ID_MAX) && (p->_flags & AMQP_BASIC_TYPE_FLAG) &&
+	       take(c, p->type, ev->type, 128) && take_header(c, p, "source", ev->source, 64) &&
+	       take_header(c, p, "aggregate_type", ev->aggregate_type, 64) &&
+	       take_header(c, p, "aggregate_id", ev->aggregate_id, 128);
+}
+
+static void show(const struct consumer *c, const amqp_envelope_t *m, const struct event *ev,
+	const char *outcome)
+{
+	printf("#%-5u %-18.*s %s %s v%" PRIu64 "  %.*s  %s\n", c->received, (int)m->routing_key.len,
+		(char *)m->routing_key.bytes, ev->source, ev->aggregate_id, ev->version,
+		(int)(m->message.body.len < 60 ? m->message.body.len : 60),
+		(char *)m->message.body.bytes, outcome);
+}
+
+static void handle(struct consumer *c, const amqp_envelope_t *m)
+{
+	const char *outcome = "applied";
+	struct event ev;
+	bool is_new;
+
+	c->received++;
+	if (!read_event(c, &m->message.properties, &ev)) {
+		/* Would never get better: not back to the queue, but to a dead-letter exchange, if
+		 * the queue has one. */
+		c->refused++;
+		amqp_basic_reject(c->mq, 1, m->delivery_tag, false);
+		return;
+	}
+	is_new = apply(c, &ev);
+	if (is_new) {
+		c->applied++;
+	} else {
+		c->swallowed++;
+		outcome = m->redelivered ? "had already: no effect (redelivered)"
+					 : "had already: no effect (sent again)";
+	}
+	if (is_new && c->received % GIVE_BACK_EVERY == 0) {
+		c->given_back++;
+		outcome = "applied, but given back as if we had died before the acknowledgement";
+		amqp_basic_reject(c->mq, 1, m->delivery_tag, true);
+	} else {
+		amqp_basic_ack(c->mq, 1, m->delivery_tag, false);
+	}
+	show(c, m, &ev, outcome);
+}
+
+int main(int argc, char **argv)
+{
+	struct sigaction sa = { .sa_handler = on_signal };
+	struct consumer c = { 0 };
+
+	if (argc != 12) {
+		fprintf(stderr,
+			"usage: demo_consumer DB_HOST DB_PORT DB_USER DB_PASSWORD_FILE DATABASE\n"
+			"       AMQP_HOST AMQP_PORT AMQP_USER AMQP_PASSWORD_FILE EXCHANGE QUEUE\n");
+		return 2;
+	}
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	connect_database(&c, argv + 1);
+	connect_broker(&c, argv + 6);
+	printf("ready\n");
+	while (!stop) {
+		struct timeval timeout = { .tv_usec = 200000 };
+		amqp_envelope_t envelope;
+		amqp_rpc_reply_t reply;
+
+		/* Otherwise the library keeps the memory of every message it has seen. */
+		amqp_maybe_release_buffers(c.mq);
+		reply = amqp_consume_message(c.mq, &envelope, &timeout, 0);
+		if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION &&
+			reply.library_error == AMQP_STATUS_TIMEOUT)
+			continue;
+		must(reply, "consume");
+		handle(&c, &envelope);
+		amqp_destroy_envelope(&envelope);
+	}
+	printf("received=%u applied=%u given_back=%u swallowed=%u refused=%u\n", c.received,
+		c.applied, c.given_back, c.swallowed, c.refused);
+	amqp_connection_close(c.mq, AMQP_REPLY_SUCCESS);
+	amqp_destroy_connection(c.mq);
+	mysql_close(c.db);
+	mysql_library_end();
+	return 0;
+}
