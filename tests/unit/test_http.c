@@ -466,6 +466,18 @@ static int64_t cpu_us(void)
 	return (int64_t)ts.tv_sec * US_PER_SEC + ts.tv_nsec / 1000;
 }
 
+START_TEST(without_clients_it_sleeps)
+{
+	int64_t cpu;
+
+	start();
+	cpu = cpu_us();
+	usleep(300000);
+	ck_assert_int_lt(cpu_us() - cpu, 50 * US_PER_MS);
+	http_stop(http);
+}
+END_TEST
+
 START_TEST(out_of_descriptors_a_client_is_turned_away_without_spinning)
 {
 	int spare[4], fds[256], n = 0;
@@ -589,7 +601,7 @@ UNIT_MAIN("http", each_page_has_its_code_and_type,
 	garbage_harms_nobody, fifty_slow_clients_hold_up_nobody,
 	four_hundred_slow_clients_hold_up_nobody, a_client_in_use_outlives_a_crowd_of_slow_ones,
 	clients_that_never_read_hold_up_nobody, an_idle_client_is_shown_the_door_after_ten_seconds,
-	out_of_descriptors_a_client_is_turned_away_without_spinning,
+	without_clients_it_sleeps, out_of_descriptors_a_client_is_turned_away_without_spinning,
 	a_taken_port_is_an_error_and_free_again_after_stop,
 	ipv6_localhost_and_all_addresses_are_understood,
 	stopping_with_clients_connected_takes_no_time)
