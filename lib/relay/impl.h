@@ -37,6 +37,9 @@
 /* After so long of that the others have their turn, for as long. */
 #define SUSPECT_SPELL_US (1 * US_PER_SEC)
 
+/* What repeats is logged once in so long. */
+#define LOG_EVERY_US (30 * US_PER_SEC)
+
 #define PROVEN_MAX 256
 
 struct relay {
@@ -86,7 +89,7 @@ struct relay {
 	bool channel_open[CHANNELS];
 	struct circuit mq;
 	struct err mq_err;
-	struct log_limit mq_log;
+	struct log_limit mq_log, channel_log;
 	int64_t confirm_us; /* last ack or nack */
 
 	/* route */

@@ -364,12 +364,15 @@ static void on_channel_closed(void *arg, enum channel ch, unsigned code, const c
 {
 	struct relay *r = arg;
 	struct event *guilty = list_first(&r->in_flight[CHANNEL_QUARANTINE], struct event, link);
+	uint64_t suppressed;
 
 	r->channel_open[ch] = false;
 	metric_add(r->metrics->broker_errors[BROKER_ERR_CHANNEL], 1);
-	log_warn("relay", "channel closed by the broker", F_STR("source", r->source->name),
-		F_STR("channel", ch == CHANNEL_FAST ? "fast" : "quarantine"), F_UINT("code", code),
-		F_STR("text", text), F_UINT("unconfirmed", r->out_count[ch]));
+	if (log_limit_pass(&r->channel_log, r->now_us, LOG_EVERY_US, &suppressed))
+		log_warn("relay", "channel closed by the broker", F_STR("source", r->source->name),
+			F_STR("channel", ch == CHANNEL_FAST ? "fast" : "quarantine"),
+			F_UINT("code", code), F_STR("text", text),
+			F_UINT("unconfirmed", r->out_count[ch]), F_UINT("suppressed", suppressed));
 	if (ch == CHANNEL_QUARANTINE) {
 		if (guilty != NULL)
 			on_guilty(r, guilty, code, text);

@@ -11,7 +11,6 @@
 #define CIRCUIT_CAP_US (5 * US_PER_SEC)
 #define ROUTE_BASE_US (1 * US_PER_SEC)
 #define ROUTE_CAP_US (10 * US_PER_SEC)
-#define LOG_EVERY_US (30 * US_PER_SEC)
 
 int64_t relay_clock(struct relay *r)
 {
@@ -32,7 +31,8 @@ void relay_db_failed(struct relay *r, const char *what, struct err *e)
 	r->db_err = *e;
 	if (e->kind > ERR_NONE && e->kind < ERR_AGAIN)
 		metric_add(r->metrics->db_errors[e->kind], 1);
-	if (log_limit_pass(&r->db_log, r->now_us, e->kind == ERR_RETRY ? US_PER_SEC : LOG_EVERY_US,
+	if (log_limit_pass(&r->db_log, r->now_us,
+		    e->kind == ERR_RETRY && r->db.failures < 3 ? US_PER_SEC : LOG_EVERY_US,
 		    &suppressed))
 		log_warn("relay", "database call failed", F_STR("source", r->source->name),
 			F_STR("kind", err_kind_name(e->kind)), F_INT("code", e->code), F_ERR(e),

@@ -272,7 +272,7 @@ static void process(struct conn *c, struct message *m)
 	w->tally->arrivals++;
 	w->progress_us = w->now_us;
 	oracle_arrived(w, r, c->owner, m->claimed_us);
-	if (r->poison == POISON_MUTE)
+	if (r->poison == POISON_MUTE || w->now_us < w->spell.mq_mute)
 		return;
 	if (w->now_us < w->spell.mq_swallow && chance(w, 0.1)) {
 		r->nack_once = true;

@@ -20,6 +20,7 @@ struct options {
 	int relays, faults;
 	int verbose;
 	bool seeded;
+	const char *scenario;
 };
 
 static int64_t draw(struct rng *r, int64_t lo, int64_t hi)
@@ -108,7 +109,8 @@ static int usage(FILE *out)
 {
 	fputs("usage: sim [--seed N] [--events N] [--runs N] [--run-events N]\n"
 	      "           [--ordering aggregate|none|both] [--relays 1-4] [--faults 0-3]\n"
-	      "           [--log LEVEL] [-v]...\n",
+	      "           [--log LEVEL] [-v]...\n"
+	      "       sim --scenario NAME|all\n",
 		out);
 	return 2;
 }
@@ -128,6 +130,7 @@ static int parse(int argc, char **argv, struct options *o)
 		{ "ordering", required_argument, NULL, 'o' },
 		{ "relays", required_argument, NULL, 'R' },
 		{ "faults", required_argument, NULL, 'f' },
+		{ "scenario", required_argument, NULL, 'S' },
 		{ "log", required_argument, NULL, 'l' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
@@ -173,6 +176,9 @@ static int parse(int argc, char **argv, struct options *o)
 			else if (strcmp(optarg, "both") != 0)
 				return usage(stderr);
 			break;
+		case 'S':
+			o->scenario = optarg;
+			break;
 		case 'l':
 			if (!log_level_parse(optarg, &level))
 				return usage(stderr);
@@ -206,6 +212,11 @@ int main(int argc, char **argv)
 
 	if (rc != 0)
 		return rc;
+	if (o.scenario != NULL) {
+		rc = scenario_run(
+			strcmp(o.scenario, "all") == 0 ? NULL : o.scenario, &t, o.verbose);
+		return rc < 0 ? usage(stderr) : rc > 0;
+	}
 	if (!o.seeded)
 		o.seed = rng_os_seed() >> 24;
 	printf("sim: seed %" PRIu64 "\n", o.seed);

@@ -100,11 +100,13 @@ void oracle_arrived(struct world *w, struct trow *r, uint32_t owner, int64_t cla
 		if (r->copies > 1 + r->excuses && !r->foreign)
 			wrong(w, "G2: %s arrives %u times, with an excuse for %u", r->event_id,
 				r->copies, r->excuses);
-		if (w->p.faults == 0 && w->p.poison <= 0.0)
+		if (w->p.faults == 0 && w->p.poison <= 0.0 && w->p.prepare == NULL)
 			wrong(w, "G2: %s arrives twice, and nothing had failed", r->event_id);
 		return;
 	}
 	r->first_claimed_us = claimed_us;
+	if (a != world_reserved(w))
+		w->others_us = w->now_us;
 	if (w->p.ordered && a->last != NULL && before(r, a->last))
 		check_order(w, r);
 	if (a->last == NULL || before(a->last, r))

@@ -157,6 +157,9 @@ struct params {
 	int64_t retry_base_us, retry_cap_us;
 	size_t socket_bytes;
 	bool killers, foreign, mutes;
+	/* of a scenario: sets the stage, and looks at what came of it */
+	void (*prepare)(struct world *w);
+	void (*judge)(struct world *w);
 };
 
 struct tally {
@@ -200,7 +203,7 @@ struct spells {
 	int64_t db_refuse, db_config, db_readonly, db_slow, db_flaky;
 	int64_t db_cut[RELAYS_MAX]; /* packets vanish */
 	int64_t mq_refuse, mq_auth, mq_blocked, mq_hold, mq_swallow, mq_nack, mq_unbound,
-		mq_missing, mq_slow, mq_disorder, mq_merge;
+		mq_missing, mq_slow, mq_disorder, mq_merge, mq_mute;
 	int64_t mq_cut[RELAYS_MAX];
 };
 
@@ -230,6 +233,10 @@ struct world {
 	bool quiet;  /* all is well again: what is left has to be done now */
 	int64_t quiet_us, last_death_us;
 	size_t produced, mutes;
+	int64_t calm_after_us; /* not before */
+	int64_t produce_us;    /* when the producers begin */
+	int64_t end_us;        /* TIME_NEVER: when everything is done */
+	int64_t others_us;     /* last first arrival outside the reserved aggregate */
 	int64_t last_arrival_us;
 	int64_t progress_us;
 	struct source_conf source;
@@ -243,6 +250,8 @@ extern int64_t sim_now(void *arg); /* arg: struct actor */
 extern int64_t sim_wall(void *arg);
 
 void world_run(const struct params *p, struct tally *tally, int verbose, char **failure);
+/* One aggregate more than the producers use. */
+struct aggregate *world_reserved(struct world *w);
 void world_at(struct world *w, int64_t at_us, void (*run)(struct world *, uint64_t), uint64_t arg);
 /* The calling relay is away for so long; false: it was killed meanwhile. */
 bool actor_wait(struct actor *a, int64_t us);
@@ -284,6 +293,11 @@ void broker_drop(
 void broker_client_died(struct actor *a, bool linger);
 void broker_changed(struct world *w); /* a spell began or ended */
 void broker_fini(struct world *w);
+
+/* ---- scenario.c ---- */
+
+/* The set pieces; `name` NULL: all. Returns how many failed, -1: there is none of that name. */
+int scenario_run(const char *name, struct tally *tally, int verbose);
 
 /* ---- oracle.c ---- */
 

@@ -550,13 +550,14 @@ static void tick(struct world *w, uint64_t arg)
 {
 	(void)arg;
 	oracle_tick(w);
-	if (w->produced >= w->p.events && !w->quiet && (!w->faulty || chance(w, 0.1)))
+	if (w->produced >= w->p.events && !w->quiet && w->now_us >= w->calm_after_us &&
+		(!w->faulty || chance(w, 0.1)))
 		calm_down(w);
 	if (w->quiet && !w->p.pass_dead && w->p.ordered &&
 		w->now_us - w->quiet_us > w->p.lease_us * 2 && (arg % 20) == 0)
 		skip_dead(w);
 	/* A row that is never confirmed is found by others that are. */
-	if (w->quiet && w->table.open > 0 && arg % 2 == 0) {
+	if (w->quiet && w->mutes > 0 && w->table.open > 0 && arg % 2 == 0) {
 		struct trow *r = table_insert(&w->table,
 			&w->table.aggregates[rng_below(&w->rng, w->p.aggregates)], db_now(w));
 
@@ -565,8 +566,15 @@ static void tick(struct world *w, uint64_t arg)
 	world_at(w, w->now_us + SEC, tick, arg + 1);
 }
 
+struct aggregate *world_reserved(struct world *w)
+{
+	return &w->table.aggregates[w->table.aggregate_count - 1];
+}
+
 static bool finished(const struct world *w)
 {
+	if (w->end_us != TIME_NEVER)
+		return w->now_us >= w->end_us;
 	return w->quiet && w->table.open == 0 && w->produced >= w->p.events &&
 	       w->table.in_status[ST_SENT] + w->table.in_status[ST_DEAD] == w->table.count;
 }
@@ -650,7 +658,11 @@ void world_run(const struct params *p, struct tally *tally, int verbose, char **
 	w->db_offset_us = INT64_C(1700000000) * SEC;
 	w->faulty = p->faults > 0;
 	configure(w);
-	table_init(&w->table, p->aggregates);
+	w->produce_us = w->now_us;
+	w->end_us = TIME_NEVER;
+	table_init(&w->table, p->aggregates + 1);
+	if (p->prepare != NULL)
+		p->prepare(w);
 	for (unsigned i = 0; i < p->relays; i++) {
 		struct actor *a = &w->actor[i];
 
@@ -659,13 +671,16 @@ void world_run(const struct params *p, struct tally *tally, int verbose, char **
 		a->fiber = fiber_new(live, a);
 		a->restart_us = w->now_us + between(w, 0, SEC);
 	}
-	world_at(w, w->now_us, produce, 0);
+	if (p->events > 0)
+		world_at(w, w->produce_us, produce, 0);
 	world_at(w, w->now_us, tick, 0);
 	if (w->faulty)
 		world_at(w, w->now_us + SEC, inject, 0);
 	run_until_done(w);
-	if (w->failure == NULL)
+	if (w->failure == NULL && w->end_us == TIME_NEVER)
 		oracle_end(w);
+	if (w->failure == NULL && p->judge != NULL)
+		p->judge(w);
 	/* A relay in the middle of a call fails its way out. */
 	for (unsigned i = 0; i < p->relays; i++) {
 		struct actor *a = &w->actor[i];
