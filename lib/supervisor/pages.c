@@ -1,7 +1,9 @@
 #include "supervisor/pages.h"
 
+#include "base/str.h"
 #include "sys/clock.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The process turns while the main thread takes pictures. */
@@ -13,23 +15,106 @@ void pages_init(struct pages *p, struct metrics *metrics)
 	pthread_mutex_init(&p->lock, NULL);
 }
 
+static void broker_fini(struct pages *p, struct page_broker *b)
+{
+	metrics_drop(p->metrics, b->up_gauge);
+	metrics_drop(p->metrics, b->blocked_gauge);
+	free(b->name);
+}
+
 void pages_fini(struct pages *p)
 {
-	struct buf *all[] = { &p->status, &p->ready, &p->next_status, &p->next_ready, &p->brokers };
+	struct buf *all[] = { &p->status, &p->ready, &p->next_status, &p->next_ready };
 
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		buf_fini(all[i]);
+	for (size_t i = 0; i < p->broker_count; i++)
+		broker_fini(p, &p->brokers[i]);
+	free(p->brokers);
+	free(p->sources);
 	pthread_mutex_destroy(&p->lock);
 }
 
-void pages_begin(struct pages *p)
+/* Room for one more; NULL without memory. */
+static void *grown(void *list, size_t count, size_t *cap, size_t each)
+{
+	void *more = list;
+
+	if (count == *cap) {
+		more = realloc(list, (*cap * 2 + 8) * each);
+		if (more != NULL)
+			*cap = *cap * 2 + 8;
+	}
+	return more;
+}
+
+static struct page_broker *find_broker(struct pages *p, const char *name)
+{
+	for (size_t i = 0; i < p->broker_count; i++)
+		if (strcmp(p->brokers[i].name, name) == 0)
+			return &p->brokers[i];
+	return NULL;
+}
+
+static void want_broker(struct pages *p, const char *name)
+{
+	struct metric_label by_broker[] = { { "broker", name }, { NULL, NULL } };
+	struct page_broker *b = find_broker(p, name), *more;
+
+	if (b == NULL) {
+		more = grown(p->brokers, p->broker_count, &p->broker_cap, sizeof(*p->brokers));
+		if (more == NULL)
+			return;
+		p->brokers = more;
+		b = &p->brokers[p->broker_count];
+		*b = (struct page_broker){ .name = strdup(name) };
+		if (b->name == NULL)
+			return;
+		b->up_gauge = metrics_gauge(p->metrics, "broker_up",
+			"1 while every relay that uses the broker is connected to it.", by_broker);
+		b->blocked_gauge = metrics_gauge(p->metrics, "broker_blocked",
+			"1 while the broker does not read what a relay sends: an alarm.",
+			by_broker);
+		p->broker_count++;
+	}
+	b->wanted = b->up = true;
+	b->blocked = false;
+	b->workers = 0;
+	b->error[0] = '\0';
+}
+
+static void drop_unwanted(struct pages *p)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < p->broker_count; i++) {
+		if (p->brokers[i].wanted)
+			p->brokers[kept++] = p->brokers[i];
+		else
+			broker_fini(p, &p->brokers[i]);
+	}
+	p->broker_count = kept;
+}
+
+void pages_begin(struct pages *p, const struct config *conf)
 {
 	buf_reset(&p->next_status);
 	buf_reset(&p->next_ready);
-	buf_reset(&p->brokers);
-	p->sources = 0;
 	p->next_is_ready = true;
-	buf_adds(&p->next_status, "{\"sources\":[");
+	p->source_count = 0;
+	for (size_t i = 0; i < p->broker_count; i++)
+		p->brokers[i].wanted = false;
+	for (size_t i = 0; i < conf->source_count; i++) {
+		struct page_source *more =
+			grown(p->sources, p->source_count, &p->source_cap, sizeof(*p->sources));
+
+		if (more == NULL)
+			return;
+		p->sources = more;
+		p->sources[p->source_count++] = (struct page_source){ .conf = &conf->sources[i] };
+		want_broker(p, conf->sources[i].broker->name);
+	}
+	drop_unwanted(p);
 }
 
 static void not_ready(struct pages *p, const char *what, const char *name, const char *why)
@@ -39,35 +124,124 @@ static void not_ready(struct pages *p, const char *what, const char *name, const
 		why[0] != '\0' ? why : "not connected yet");
 }
 
-void pages_add(struct pages *p, const struct source_conf *source, const struct relay_view *v)
+static void keep_first(char *to, size_t size, const char *text)
+{
+	if (to[0] == '\0')
+		(void)str_copy(to, size, text);
+}
+
+static void add_broker(struct pages *p, const char *name, const struct relay_view *v)
+{
+	struct page_broker *b = find_broker(p, name);
+
+	if (b == NULL)
+		return;
+	b->workers++;
+	b->up &= v->broker_up;
+	b->blocked |= v->blocked;
+	if (!v->broker_up)
+		keep_first(b->error, sizeof(b->error),
+			v->broker_error[0] != '\0' ? v->broker_error : "not connected yet");
+}
+
+void pages_add(struct pages *p, const struct source_conf *source, const char *owner,
+	const struct relay_view *v)
+{
+	struct page_source *s = NULL;
+
+	for (size_t i = 0; i < p->source_count && s == NULL; i++)
+		if (strcmp(p->sources[i].conf->name, source->name) == 0)
+			s = &p->sources[i];
+	if (s == NULL)
+		return; /* on its way out */
+	add_broker(p, source->broker->name, v);
+	if (v->leads && source->ordering == ORDERING_AGGREGATE)
+		keep_first(s->owner, sizeof(s->owner), owner);
+	if (s->workers++ == 0) {
+		s->view = *v;
+		return;
+	}
+	s->view.database_up &= v->database_up;
+	s->view.broker_up &= v->broker_up;
+	s->view.blocked |= v->blocked;
+	s->view.leads |= v->leads;
+	s->view.route_open |= v->route_open;
+	s->view.in_flight += v->in_flight;
+	s->view.window += v->window;
+	s->view.published += v->published;
+	s->view.failed += v->failed;
+	keep_first(s->view.database_error, sizeof(s->view.database_error), v->database_error);
+	keep_first(s->view.broker_error, sizeof(s->view.broker_error), v->broker_error);
+	keep_first(s->view.route_error, sizeof(s->view.route_error), v->route_error);
+}
+
+static const char *flag(bool b)
+{
+	return b ? "true" : "false";
+}
+
+static void add_text(struct buf *b, const char *name, const char *text)
+{
+	buf_addf(b, ",\"%s\":", name);
+	if (text == NULL || text[0] == '\0') {
+		buf_adds(b, "null");
+		return;
+	}
+	buf_addc(b, '"');
+	buf_add_json(b, slice_str(text));
+	buf_addc(b, '"');
+}
+
+static void show_source(struct pages *p, const struct page_source *s, struct upkeep *upkeep)
+{
+	const struct relay_view *v = &s->view;
+	struct buf *out = &p->next_status;
+	const char *error = v->database_up ? v->route_error : v->database_error;
+	struct table_sample sample;
+	int64_t age_us = 0;
+	bool sampled;
+
+	if (s->workers == 0)
+		error = "not started";
+	else if (!v->database_up && error[0] == '\0')
+		error = "not connected yet";
+	if (!v->database_up)
+		not_ready(p, "source", s->conf->name, error);
+	if (v->route_open)
+		not_ready(p, "route of source", s->conf->name, v->route_error);
+	sampled = upkeep != NULL && upkeep_sample(upkeep, s->conf->name, &sample, &age_us);
+	buf_addf(out, "%s{\"name\":\"", s > p->sources ? "," : "");
+	buf_add_json(out, slice_str(s->conf->name));
+	buf_addf(out, "\",\"up\":%s", flag(v->database_up));
+	add_text(out, "error", error);
+	add_text(out, "leader", s->owner);
+	buf_addf(out, ",\"leads\":%s,\"ordering\":\"%s\",",
+		flag(s->conf->ordering == ORDERING_AGGREGATE && v->leads),
+		s->conf->ordering == ORDERING_AGGREGATE ? "aggregate" : "none");
+	gauges_add_json(out, sampled ? &sample : NULL);
+	buf_addf(out, ",\"sample_age_seconds\":%.1f,\"broker\":\"", (double)age_us / US_PER_SEC);
+	buf_add_json(out, slice_str(s->conf->broker->name));
+	buf_addf(out,
+		"\",\"route_up\":%s,\"in_flight\":%u,\"window\":%u,\"published\":%llu,"
+		"\"failed\":%llu}",
+		flag(!v->route_open), v->in_flight, v->window, (unsigned long long)v->published,
+		(unsigned long long)v->failed);
+}
+
+static void show_broker(struct pages *p, struct page_broker *b)
 {
 	struct buf *out = &p->next_status;
+	bool up = b->up && b->workers > 0;
 
-	if (!v->database_up)
-		not_ready(p, "source", source->name, v->database_error);
-	if (!v->broker_up)
-		not_ready(p, "broker", source->broker->name, v->broker_error);
-	if (v->route_open)
-		not_ready(p, "route of source", source->name, v->route_error);
-	buf_addf(out, "%s{\"name\":\"", p->sources > 0 ? "," : "");
-	buf_add_json(out, slice_str(source->name));
-	buf_addf(out,
-		"\",\"up\":%s,\"leader\":%s,\"route_up\":%s,\"in_flight\":%u,\"window\":%u,"
-		"\"published\":%llu,\"failed\":%llu,\"error\":\"",
-		v->database_up ? "true" : "false", v->leads ? "true" : "false",
-		v->route_open ? "false" : "true", v->in_flight, v->window,
-		(unsigned long long)v->published, (unsigned long long)v->failed);
-	buf_add_json(out, slice_str(v->database_up ? v->route_error : v->database_error));
-	buf_adds(out, "\"}");
-	buf_addf(&p->brokers, "%s{\"name\":\"", p->sources > 0 ? "," : "");
-	buf_add_json(&p->brokers, slice_str(source->broker->name));
-	buf_addf(&p->brokers, "\",\"source\":\"");
-	buf_add_json(&p->brokers, slice_str(source->name));
-	buf_addf(&p->brokers, "\",\"up\":%s,\"blocked\":%s,\"error\":\"",
-		v->broker_up ? "true" : "false", v->blocked ? "true" : "false");
-	buf_add_json(&p->brokers, slice_str(v->broker_error));
-	buf_adds(&p->brokers, "\"}");
-	p->sources++;
+	if (b->workers > 0 && !up)
+		not_ready(p, "broker", b->name, b->error);
+	metric_set(b->up_gauge, up);
+	metric_set(b->blocked_gauge, b->blocked);
+	buf_addf(out, "%s{\"name\":\"", b > p->brokers ? "," : "");
+	buf_add_json(out, slice_str(b->name));
+	buf_addf(out, "\",\"up\":%s,\"blocked\":%s", flag(up), flag(b->blocked));
+	add_text(out, "error", b->error);
+	buf_addc(out, '}');
 }
 
 static void swap(struct buf *a, struct buf *b)
@@ -78,10 +252,14 @@ static void swap(struct buf *a, struct buf *b)
 	*b = c;
 }
 
-void pages_end(struct pages *p)
+void pages_end(struct pages *p, struct upkeep *upkeep)
 {
+	buf_adds(&p->next_status, "{\"sources\":[");
+	for (size_t i = 0; i < p->source_count; i++)
+		show_source(p, &p->sources[i], upkeep);
 	buf_adds(&p->next_status, "],\"brokers\":[");
-	buf_add_slice(&p->next_status, buf_slice(&p->brokers));
+	for (size_t i = 0; i < p->broker_count; i++)
+		show_broker(p, &p->brokers[i]);
 	buf_adds(&p->next_status, "]}\n");
 	if (p->next_is_ready)
 		buf_adds(&p->next_ready, "ready\n");

@@ -6,27 +6,51 @@
 #include "base/buf.h"
 #include "metrics/metrics.h"
 #include "relay/relay.h"
+#include "supervisor/upkeep.h"
 
 #include <pthread.h>
+
+/* A source of the picture: what its workers are taken together. */
+struct page_source {
+	const struct source_conf *conf;
+	struct relay_view view;
+	char owner[140]; /* of a worker that leads */
+	unsigned workers;
+};
+
+/* A broker, over all relays that use it. Outlives pictures, for its series. */
+struct page_broker {
+	char *name;
+	bool wanted, up, blocked;
+	unsigned workers;
+	char error[200];
+	struct metric *up_gauge, *blocked_gauge;
+};
 
 struct pages {
 	struct metrics *metrics;
 	pthread_mutex_t lock;
 	struct buf status, ready; /* shown now; under the lock */
 	bool is_ready;
-	struct buf next_status, next_ready, brokers; /* being made; main thread */
-	bool next_is_ready;
-	unsigned sources;
 	int64_t made_us;
+	/* being made; main thread */
+	struct buf next_status, next_ready;
+	bool next_is_ready;
+	struct page_source *sources;
+	size_t source_count, source_cap;
+	struct page_broker *brokers;
+	size_t broker_count, broker_cap;
 };
 
 void pages_init(struct pages *p, struct metrics *metrics);
 void pages_fini(struct pages *p);
 
-/* Main thread: one picture. */
-void pages_begin(struct pages *p);
-void pages_add(struct pages *p, const struct source_conf *source, const struct relay_view *view);
-void pages_end(struct pages *p);
+/* Main thread: one picture of the sources of `conf` and their brokers; workers of others are left
+ * out. `upkeep` (NULL: none) has the counts of the tables. */
+void pages_begin(struct pages *p, const struct config *conf);
+void pages_add(struct pages *p, const struct source_conf *source, const char *owner,
+	const struct relay_view *view);
+void pages_end(struct pages *p, struct upkeep *upkeep);
 
 /* HTTP's thread; `arg` is the struct pages. */
 unsigned pages_metrics(void *arg, struct buf *out);

@@ -9,6 +9,7 @@
 #include "metrics/metrics.h"
 #include "mysql/session.h"
 #include "supervisor/pages.h"
+#include "supervisor/upkeep.h"
 #include "supervisor/worker.h"
 #include "sys/clock.h"
 #include "sys/notify.h"
@@ -67,6 +68,7 @@ struct supervisor {
 	struct wakeup *wakeup;
 	struct http *http;
 	struct pages pages;
+	struct upkeep *upkeep;
 	int64_t retry_us; /* when to try the wake-up socket and HTTP again */
 	int64_t fed_us, status_us;
 	char status[256];
@@ -288,6 +290,32 @@ static void apply_process_wide(struct supervisor *sv, const struct config *old)
 	open_listeners(sv);
 }
 
+/* Without it relaying goes on, and the gauges of the tables are absent. */
+static void configure_upkeep(struct supervisor *sv)
+{
+	struct err e = { 0 };
+
+	if (sv->upkeep == NULL && upkeep_start(&sv->upkeep, sv->metrics, &e) < 0) {
+		sv->upkeep = NULL;
+		log_error("supervisor", "tables are not counted", F_ERR(&e));
+	} else if (upkeep_configure(sv->upkeep, sv->wanted->conf, sv->wanted, &e) < 0) {
+		log_error("supervisor", "tables are counted as before", F_ERR(&e));
+	} else {
+		sv->wanted->users++;
+	}
+}
+
+static void see_to_upkeep(struct supervisor *sv, int64_t now_us)
+{
+	struct snapshot *s;
+
+	if (sv->upkeep == NULL)
+		return;
+	upkeep_check(sv->upkeep, now_us);
+	while ((s = upkeep_released(sv->upkeep)) != NULL)
+		snapshot_put(s);
+}
+
 static void log_change(void *arg, const char *line)
 {
 	(void)arg;
@@ -335,6 +363,7 @@ static void reload(struct supervisor *sv)
 		 * on keep their own snapshot, and read secrets again at each connect. */
 		sv->wanted = next;
 		apply_process_wide(sv, old->conf);
+		configure_upkeep(sv);
 		snapshot_put(old);
 		reload_result(sv, true);
 		log_info("supervisor", "configuration reloaded", F_STR("file", sv->path),
@@ -358,6 +387,8 @@ static void stop(struct supervisor *sv, const char *why)
 		sv->stopping = true;
 		sv->stop_us = now_us + sv->wanted->conf->shutdown_timeout_us;
 		(void)notify_stopping();
+		if (sv->upkeep != NULL)
+			upkeep_stop(sv->upkeep);
 	}
 	list_each (pos, &sv->members)
 		worker_stop(container_of(pos, struct member, link)->worker, sv->stop_us);
@@ -447,15 +478,15 @@ static void see_to_service_manager(struct supervisor *sv, int64_t now_us, int64_
 
 static void snap_pages(struct supervisor *sv)
 {
-	pages_begin(&sv->pages);
+	pages_begin(&sv->pages, sv->wanted->conf);
 	list_each (pos, &sv->members) {
 		struct member *m = container_of(pos, struct member, link);
 		struct relay_view v;
 
 		worker_view(m->worker, &v);
-		pages_add(&sv->pages, worker_source(m->worker), &v);
+		pages_add(&sv->pages, worker_source(m->worker), worker_owner(m->worker), &v);
 	}
-	pages_end(&sv->pages);
+	pages_end(&sv->pages, sv->upkeep);
 }
 
 static void on_tick(struct ev_loop *loop, ev_timer *t, int revents)
@@ -474,6 +505,7 @@ static void on_tick(struct ev_loop *loop, ev_timer *t, int revents)
 			worker_cut(m->worker);
 	}
 	see_to_service_manager(sv, now_us, stuck_us);
+	see_to_upkeep(sv, now_us);
 	snap_pages(sv);
 	if (!sv->stopping && now_us >= sv->retry_us)
 		open_listeners(sv);
@@ -526,6 +558,27 @@ static int init(struct supervisor *sv, struct err *e)
 	return 0;
 }
 
+/* False: its thread hangs in a call that cannot be cut off. */
+static bool end_upkeep(struct supervisor *sv)
+{
+	int64_t until_us = clock_mono_us() + US_PER_SEC;
+	struct snapshot *s;
+
+	if (sv->upkeep == NULL)
+		return true;
+	upkeep_stop(sv->upkeep);
+	while (!upkeep_ended(sv->upkeep) && clock_mono_us() < until_us)
+		usleep(5000);
+	if (!upkeep_ended(sv->upkeep))
+		return false;
+	upkeep_join(sv->upkeep);
+	while ((s = upkeep_released(sv->upkeep)) != NULL)
+		snapshot_put(s);
+	upkeep_free(sv->upkeep);
+	sv->upkeep = NULL;
+	return true;
+}
+
 static void fini(struct supervisor *sv)
 {
 	http_stop(sv->http);
@@ -575,6 +628,7 @@ int supervisor_run(const char *config_path, struct err *e)
 		F_STR("identity", sv.identity), F_INT("pid", getpid()),
 		F_STR("library", mysql_library_name()));
 	apply_process_wide(&sv, NULL);
+	configure_upkeep(&sv);
 	reconcile(&sv);
 	describe(&sv, sv.status, sizeof(sv.status));
 	(void)notify_ready(sv.status);
@@ -590,6 +644,13 @@ int supervisor_run(const char *config_path, struct err *e)
 		_exit(EXIT_FAILURE);
 	}
 	log_info("supervisor", "stopped", F_STR("instance", sv.wanted->conf->instance));
+	if (!end_upkeep(&sv)) {
+		/* It only reads; nobody waits for what it would say. */
+		http_stop(sv.http);
+		close_wakeup(&sv);
+		log_close();
+		_exit(EXIT_SUCCESS);
+	}
 out:
 	fini(&sv);
 	log_close();

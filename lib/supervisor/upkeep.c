@@ -1,0 +1,518 @@
+#include "supervisor/upkeep.h"
+
+#include "config/diff.h"
+#include "log/log.h"
+#include "mysql/schema.h"
+#include "sys/clock.h"
+#include "sys/guard.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define INTERVAL_MIN_US (5 * US_PER_SEC)
+/* Of the time, this share at most. */
+#define SHARE 100
+/* Longest pause after a failure. */
+#define AGAIN_MAX_US (60 * US_PER_SEC)
+/* A connection that is not needed for so long is not kept. */
+#define KEEP_US (60 * US_PER_SEC)
+#define LOG_EVERY_US (300 * US_PER_SEC)
+#define STACK_BYTES ((size_t)1 << 20)
+
+enum gauge {
+	GAUGE_BACKLOG,
+	GAUGE_PROCESSING,
+	GAUGE_DEAD,
+	GAUGE_SKIPPED,
+	GAUGE_HELD,
+	GAUGE_BLOCKED,
+	GAUGE_EXPIRED,
+	GAUGE_OLDEST_UNSENT,
+	GAUGE_OLDEST_CLAIMABLE,
+	GAUGE_OLDEST_DEAD,
+	GAUGES
+};
+
+static const struct {
+	const char *name, *help;
+} gauge_names[GAUGES] = {
+	[GAUGE_BACKLOG] = { "backlog_events", "Events not sent yet: PENDING and RETRY." },
+	[GAUGE_PROCESSING] = { "processing_events", "Events that relays hold." },
+	[GAUGE_DEAD] = { "dead_events", "Events given up, without those skipped by an operator." },
+	[GAUGE_SKIPPED] = { "skipped_events", "Events skipped by an operator." },
+	[GAUGE_HELD] = { "held_events",
+		"Events waiting behind an earlier one of their aggregate, part of the backlog." },
+	[GAUGE_BLOCKED] = { "blocked_aggregates", "Aggregates that a dead event holds up." },
+	[GAUGE_EXPIRED] = { "expired_leases", "Events whose relay has let its lease run out." },
+	[GAUGE_OLDEST_UNSENT] = { "oldest_unsent_age_seconds",
+		"Since created_at of the oldest event that is neither sent nor dead; 0: none." },
+	[GAUGE_OLDEST_CLAIMABLE] = { "oldest_claimable_age_seconds",
+		"For how long the event has been waiting that could have been claimed first; 0: "
+		"none." },
+	[GAUGE_OLDEST_DEAD] = { "oldest_dead_age_seconds",
+		"Since created_at of the oldest dead event that was not skipped; 0: none." },
+};
+
+struct item {
+	const struct source_conf *conf;
+	struct session *session; /* its thread only */
+	struct outbox_table table;
+	bool known; /* the table has been read since the session was opened */
+	int64_t due_us, again_us;
+	struct log_limit limit;
+	bool failing;
+	struct metric *gauges[GAUGES], *age;
+	/* under the lock */
+	bool sampled;
+	int64_t sampled_us; /* or since when there has been none */
+	struct table_sample sample;
+};
+
+/* A configuration with its token, on its way. */
+struct parcel {
+	const struct config *conf;
+	void *token;
+	struct parcel *next;
+};
+
+struct upkeep {
+	struct metrics *metrics;
+	pthread_t thread;
+	bool joined;
+	struct guard guard;
+	atomic_bool stop, ended;
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct parcel *wanted, *current, *released;
+	struct item *items; /* changed by the thread only */
+	size_t count;
+};
+
+/* --- one source ----------------------------------------------------------------------------- */
+
+static void first_fault(void *arg, const struct finding *f)
+{
+	struct err *e = arg;
+
+	if (f->severity == SEVERITY_FAULT && e->kind == ERR_NONE)
+		err_set(e, ERR_CONFIG, 0, "%s: %s", f->where, f->what);
+}
+
+static int read_table(struct item *it, struct err *e)
+{
+	const struct schema_wish wish = { NULL, 0, it->conf->ordering == ORDERING_AGGREGATE, NULL };
+	struct err fault = { 0 };
+	const struct finding_sink sink = { first_fault, &fault };
+	struct schema schema;
+
+	session_begin(it->session);
+	if (schema_read(it->session, it->conf->database.name, it->conf->table, &schema, e) < 0)
+		return -1;
+	schema_judge(&schema, &wish, &sink, &it->table);
+	schema_fini(&schema);
+	if (fault.kind != ERR_NONE) {
+		*e = fault;
+		return -1;
+	}
+	it->known = true;
+	return 0;
+}
+
+static int count_once(struct upkeep *u, struct item *it, struct table_sample *out, struct err *e)
+{
+	const struct session_options options = {
+		.wait_timeout_s = 3600, .examine = true, .program = "outboxd upkeep"
+	};
+
+	if (it->session == NULL &&
+		session_new(&it->session, &it->conf->database, &options, &u->guard, e) < 0)
+		return -1;
+	if (!session_is_open(it->session)) {
+		it->known = false;
+		if (session_open(it->session, e) < 0)
+			return -1;
+	}
+	if (!it->known && read_table(it, e) < 0)
+		return -1;
+	return gauges_read(it->session, &it->table, it->conf, out, e);
+}
+
+static int count_table(struct upkeep *u, struct item *it, struct table_sample *out, struct err *e)
+{
+	bool was_open = it->session != NULL && session_is_open(it->session);
+
+	if (count_once(u, it, out, e) == 0)
+		return 0;
+	if (e->kind == ERR_CONFIG)
+		it->known = false; /* perhaps the table is another one than it was */
+	/* a connection that had been idle may have ended meanwhile */
+	if (was_open && e->kind == ERR_LINK && !atomic_load(&u->stop))
+		return count_once(u, it, out, e);
+	return -1;
+}
+
+static void set_gauge(struct item *it, enum gauge g, int64_t v, bool age)
+{
+	if (v < 0)
+		metric_absent(it->gauges[g]);
+	else
+		metric_set(it->gauges[g], age ? (double)v / US_PER_SEC : (double)v);
+}
+
+static void set_gauges(struct item *it, const struct table_sample *s)
+{
+	set_gauge(it, GAUGE_BACKLOG, s->pending < 0 || s->retry < 0 ? -1 : s->pending + s->retry,
+		false);
+	set_gauge(it, GAUGE_PROCESSING, s->processing, false);
+	set_gauge(it, GAUGE_DEAD, s->dead, false);
+	set_gauge(it, GAUGE_SKIPPED, s->skipped, false);
+	set_gauge(it, GAUGE_HELD, s->held, false);
+	set_gauge(it, GAUGE_BLOCKED, s->blocked_aggregates, false);
+	set_gauge(it, GAUGE_EXPIRED, s->expired_leases, false);
+	set_gauge(it, GAUGE_OLDEST_UNSENT, s->oldest_unsent_us, true);
+	set_gauge(it, GAUGE_OLDEST_CLAIMABLE, s->oldest_claimable_us, true);
+	set_gauge(it, GAUGE_OLDEST_DEAD, s->oldest_dead_us, true);
+}
+
+static void set_absent(struct item *it)
+{
+	for (unsigned g = 0; g < GAUGES; g++)
+		metric_absent(it->gauges[g]);
+}
+
+static void counted(
+	struct upkeep *u, struct item *it, const struct table_sample *s, int64_t took_us)
+{
+	int64_t now_us = clock_mono_us(), pause_us = (SHARE - 1) * took_us;
+	int64_t least_us = it->conf->poll_interval_us > INTERVAL_MIN_US ? it->conf->poll_interval_us
+									: INTERVAL_MIN_US;
+
+	if (it->failing)
+		log_info("upkeep", "table counted again", F_STR("source", it->conf->name));
+	it->failing = false;
+	it->again_us = 0;
+	set_gauges(it, s);
+	pthread_mutex_lock(&u->lock);
+	it->sample = *s;
+	it->sampled = true;
+	it->sampled_us = now_us;
+	pthread_mutex_unlock(&u->lock);
+	it->due_us = now_us + (pause_us > least_us ? pause_us : least_us);
+	if (it->due_us - now_us > KEEP_US)
+		session_close(it->session);
+}
+
+static void not_counted(struct upkeep *u, struct item *it, const struct err *e)
+{
+	int64_t now_us = clock_mono_us();
+	uint64_t suppressed = 0;
+
+	it->failing = true;
+	it->again_us = it->again_us == 0 ? INTERVAL_MIN_US : it->again_us * 2;
+	if (it->again_us > AGAIN_MAX_US)
+		it->again_us = AGAIN_MAX_US;
+	it->due_us = now_us + it->again_us;
+	set_absent(it);
+	pthread_mutex_lock(&u->lock);
+	it->sampled = false;
+	pthread_mutex_unlock(&u->lock);
+	if (!atomic_load(&u->stop) && log_limit_pass(&it->limit, now_us, LOG_EVERY_US, &suppressed))
+		log_warn("upkeep", "table not counted, its gauges are absent",
+			F_STR("source", it->conf->name), F_ERR(e),
+			F_UINT("suppressed", suppressed));
+}
+
+static void pass(struct upkeep *u, struct item *it)
+{
+	struct table_sample sample;
+	struct err e = { 0 };
+	int64_t start_us = clock_mono_us();
+
+	if (count_table(u, it, &sample, &e) == 0)
+		counted(u, it, &sample, clock_mono_us() - start_us);
+	else
+		not_counted(u, it, &e);
+}
+
+/* --- the sources ---------------------------------------------------------------------------- */
+
+static void make_series(struct upkeep *u, struct item *it)
+{
+	struct metric_label by_source[] = { { "source", it->conf->name }, { NULL, NULL } };
+
+	for (unsigned g = 0; g < GAUGES; g++)
+		it->gauges[g] = metrics_gauge(
+			u->metrics, gauge_names[g].name, gauge_names[g].help, by_source);
+	it->age = metrics_gauge(u->metrics, "sample_age_seconds",
+		"How old the counts of the table are; grows while they cannot be had.", by_source);
+}
+
+static void items_free(struct upkeep *u, struct item *items, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		for (unsigned g = 0; g < GAUGES; g++)
+			metrics_drop(u->metrics, items[i].gauges[g]);
+		metrics_drop(u->metrics, items[i].age);
+		session_free(items[i].session);
+	}
+	free(items);
+}
+
+static const struct item *find(const struct item *items, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(items[i].conf->name, name) == 0)
+			return &items[i];
+	return NULL;
+}
+
+/* Takes the new configuration over; what is known of a source that stays is kept. */
+static void take_over(struct upkeep *u, struct parcel *p)
+{
+	size_t n = p->conf != NULL ? p->conf->source_count : 0, old_count = u->count;
+	struct item *items = calloc(n > 0 ? n : 1, sizeof(*items)), *old = u->items;
+	struct parcel *former;
+
+	if (items == NULL)
+		n = 0; /* no gauges are better than wrong ones */
+	for (size_t i = 0; i < n; i++) {
+		struct item *it = &items[i];
+		const struct item *was;
+
+		it->conf = &p->conf->sources[i];
+		it->sampled_us = clock_mono_us();
+		make_series(u, it);
+		was = find(old, old_count, it->conf->name);
+		if (was != NULL && config_source_equal(was->conf, it->conf)) {
+			it->due_us = was->due_us;
+			it->again_us = was->again_us;
+			it->failing = was->failing;
+			it->limit = was->limit;
+			it->sampled = was->sampled;
+			it->sampled_us = was->sampled_us;
+			it->sample = was->sample;
+		} else {
+			set_absent(it);
+		}
+	}
+	pthread_mutex_lock(&u->lock);
+	u->items = items;
+	u->count = n;
+	former = u->current;
+	u->current = p;
+	pthread_mutex_unlock(&u->lock);
+	items_free(u, old, old_count);
+	if (former == NULL)
+		return;
+	pthread_mutex_lock(&u->lock);
+	former->next = u->released;
+	u->released = former;
+	pthread_mutex_unlock(&u->lock);
+}
+
+/* Waits for work: a configuration to take over (returned), or an item that is due (*out). Neither:
+ * the end. */
+static struct parcel *next_work(struct upkeep *u, struct item **out)
+{
+	struct parcel *p = NULL;
+
+	*out = NULL;
+	pthread_mutex_lock(&u->lock);
+	while (!atomic_load(&u->stop) && p == NULL && *out == NULL) {
+		int64_t now_us = clock_mono_us(), due_us = now_us + 3600 * US_PER_SEC;
+		struct timespec until;
+
+		if (u->wanted != NULL) {
+			p = u->wanted;
+			u->wanted = NULL;
+			break;
+		}
+		for (size_t i = 0; i < u->count; i++) {
+			if (u->items[i].due_us >= due_us)
+				continue;
+			due_us = u->items[i].due_us;
+			if (due_us <= now_us)
+				*out = &u->items[i];
+		}
+		if (*out != NULL)
+			break;
+		until.tv_sec = (time_t)(due_us / US_PER_SEC);
+		until.tv_nsec = (long)(due_us % US_PER_SEC) * 1000;
+		pthread_cond_timedwait(&u->changed, &u->lock, &until);
+	}
+	pthread_mutex_unlock(&u->lock);
+	return p;
+}
+
+static void *run(void *arg)
+{
+	struct upkeep *u = arg;
+	struct item *it;
+	struct parcel *p;
+
+	pthread_setname_np(pthread_self(), "upkeep");
+	mysql_thread_enter();
+	for (;;) {
+		p = next_work(u, &it);
+		if (p != NULL)
+			take_over(u, p);
+		else if (it != NULL)
+			pass(u, it);
+		else
+			break;
+	}
+	pthread_mutex_lock(&u->lock);
+	it = u->items;
+	u->items = NULL;
+	pthread_mutex_unlock(&u->lock);
+	items_free(u, it, u->count);
+	mysql_thread_leave();
+	atomic_store(&u->ended, true);
+	return NULL;
+}
+
+/* --- life ----------------------------------------------------------------------------------- */
+
+int upkeep_start(struct upkeep **out, struct metrics *metrics, struct err *e)
+{
+	struct upkeep *u = calloc(1, sizeof(*u));
+	pthread_condattr_t monotonic;
+	pthread_attr_t attr;
+	sigset_t all, old;
+	int rc;
+
+	if (u == NULL)
+		return err_set(e, ERR_NOMEM, errno, "upkeep");
+	if (guard_init(&u->guard, e) < 0) {
+		free(u);
+		return err_wrap(e, "upkeep");
+	}
+	u->metrics = metrics;
+	pthread_mutex_init(&u->lock, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&u->changed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	rc = pthread_create(&u->thread, &attr, run, u);
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc != 0) {
+		u->joined = true;
+		upkeep_free(u);
+		return err_set(e, ERR_NOMEM, rc, "upkeep: cannot start a thread: %s", strerror(rc));
+	}
+	*out = u;
+	return 0;
+}
+
+int upkeep_configure(struct upkeep *u, const struct config *conf, void *token, struct err *e)
+{
+	struct parcel *p = calloc(1, sizeof(*p));
+
+	if (p == NULL)
+		return err_set(e, ERR_NOMEM, errno, "upkeep");
+	*p = (struct parcel){ .conf = conf, .token = token };
+	pthread_mutex_lock(&u->lock);
+	if (u->wanted != NULL) { /* it never looked at that one */
+		u->wanted->next = u->released;
+		u->released = u->wanted;
+	}
+	u->wanted = p;
+	pthread_cond_signal(&u->changed);
+	pthread_mutex_unlock(&u->lock);
+	return 0;
+}
+
+void *upkeep_released(struct upkeep *u)
+{
+	struct parcel *p, **all[] = { &u->released, &u->wanted, &u->current };
+	void *token = NULL;
+
+	pthread_mutex_lock(&u->lock);
+	p = u->released;
+	/* once the thread has gone nothing is used any more */
+	for (size_t i = 1; i < ARRAY_LEN(all) && p == NULL && u->joined; i++)
+		p = *all[i];
+	for (size_t i = 0; i < ARRAY_LEN(all) && p != NULL; i++)
+		if (*all[i] == p) {
+			*all[i] = p->next;
+			break;
+		}
+	pthread_mutex_unlock(&u->lock);
+	if (p != NULL) {
+		token = p->token;
+		free(p);
+	}
+	return token;
+}
+
+void upkeep_check(struct upkeep *u, int64_t now_us)
+{
+	if (guard_check(&u->guard, now_us))
+		log_warn("upkeep", "a call is past its deadline: connection cut",
+			F_US("overdue", guard_overdue_us(&u->guard, now_us)));
+	pthread_mutex_lock(&u->lock);
+	for (size_t i = 0; u->items != NULL && i < u->count; i++)
+		metric_set(u->items[i].age, (double)(now_us - u->items[i].sampled_us) / US_PER_SEC);
+	pthread_mutex_unlock(&u->lock);
+}
+
+bool upkeep_sample(struct upkeep *u, const char *source, struct table_sample *out, int64_t *age_us)
+{
+	const struct item *it;
+	bool sampled = false;
+
+	*age_us = 0;
+	pthread_mutex_lock(&u->lock);
+	it = u->items != NULL ? find(u->items, u->count, source) : NULL;
+	if (it != NULL) {
+		sampled = it->sampled;
+		*age_us = clock_mono_us() - it->sampled_us;
+		if (sampled)
+			*out = it->sample;
+	}
+	pthread_mutex_unlock(&u->lock);
+	return sampled;
+}
+
+void upkeep_stop(struct upkeep *u)
+{
+	pthread_mutex_lock(&u->lock);
+	atomic_store(&u->stop, true);
+	pthread_cond_signal(&u->changed);
+	pthread_mutex_unlock(&u->lock);
+	(void)guard_check(&u->guard, TIME_NEVER);
+}
+
+bool upkeep_ended(const struct upkeep *u)
+{
+	return atomic_load(&u->ended);
+}
+
+void upkeep_join(struct upkeep *u)
+{
+	if (!u->joined)
+		pthread_join(u->thread, NULL);
+	u->joined = true;
+}
+
+void upkeep_free(struct upkeep *u)
+{
+	if (u == NULL)
+		return;
+	guard_fini(&u->guard);
+	pthread_cond_destroy(&u->changed);
+	pthread_mutex_destroy(&u->lock);
+	free(u);
+}
