@@ -311,6 +311,21 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 	return count;
 }
 
+static void set_leads(struct relay *r, bool leads)
+{
+	if (leads == r->leads)
+		return;
+	r->leads = leads;
+	metric_set(r->metrics->leader, leads);
+	if (leads) {
+		barred_clear(&r->order);
+		r->cursor = (struct barred_cursor){ 0 };
+		r->loading = true;
+	} else {
+		log_info("relay", "standing by", F_STR("source", r->source->name));
+	}
+}
+
 /* Those that wait for another try get their share, but never the whole batch while there are
  * others. Without a look beforehand nobody knows which classes there are; expired leases have their
  * own rhythm. */
@@ -376,7 +391,7 @@ static void claim(struct relay *r, const struct store_look *look)
 		else
 			drop_staged(r);
 		if (e.kind == ERR_AGAIN) {
-			r->leads = false;
+			set_leads(r, false);
 			pacer_idle(&r->pacer, r->now_us, TIME_NEVER);
 		} else {
 			relay_db_failed(r, "claim", &e);
@@ -428,21 +443,6 @@ static void load_barred(struct relay *r)
 	pacer_poke(&r->pacer, r->now_us);
 }
 
-static void set_leads(struct relay *r, bool leads)
-{
-	if (leads == r->leads)
-		return;
-	r->leads = leads;
-	metric_set(r->metrics->leader, leads);
-	if (leads) {
-		barred_clear(&r->order);
-		r->cursor = (struct barred_cursor){ 0 };
-		r->loading = true;
-	} else {
-		log_info("relay", "standing by", F_STR("source", r->source->name));
-	}
-}
-
 static bool look(struct relay *r, struct store_look *out)
 {
 	bool expired = r->now_us >= r->next_expired_us;
@@ -467,6 +467,12 @@ static bool look(struct relay *r, struct store_look *out)
 	return true;
 }
 
+/* Without a look beforehand. */
+bool claim_at_once(const struct relay *r)
+{
+	return (r->pacer.hot || r->suspects) && (!r->ordered || r->leads) && claim_allowed(r);
+}
+
 bool claim_turn(struct relay *r)
 {
 	struct store_look seen;
@@ -476,14 +482,9 @@ bool claim_turn(struct relay *r)
 		load_barred(r);
 		return true;
 	}
-	if (r->suspects && claim_allowed(r) && (!r->ordered || r->leads)) {
-		claim(r, NULL);
-		return true;
-	}
 	/* Under load one claim follows the other; but the look for expired leases, and for who
 	 * leads, comes round. */
-	if (r->pacer.hot && claim_allowed(r) && r->now_us < r->next_expired_us &&
-		(!r->ordered || r->leads)) {
+	if (claim_at_once(r) && (r->suspects || r->now_us < r->next_expired_us)) {
 		claim(r, NULL);
 		return true;
 	}

@@ -131,6 +131,7 @@ void relay_route_failed(struct relay *r, bool returns, const char *text);
 
 /* claim.c */
 bool claim_allowed(const struct relay *r);
+bool claim_at_once(const struct relay *r);
 /* Polls if it is time to; false: nothing was done. */
 bool claim_turn(struct relay *r);
 void claim_admit(struct relay *r, struct event *ev);

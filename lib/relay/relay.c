@@ -225,8 +225,7 @@ static int64_t next_turn(const struct relay *r)
 			next = min64(next, r->next_renew_us);
 		if (!r->stopping) {
 			if (claim_allowed(r))
-				next = min64(next,
-					r->pacer.hot || r->suspects ? r->now_us : r->pacer.next_us);
+				next = min64(next, claim_at_once(r) ? r->now_us : r->pacer.next_us);
 			next = min64(next, r->next_expired_us > r->pacer.next_us
 						   ? r->next_expired_us
 						   : r->pacer.next_us);

@@ -132,9 +132,9 @@ void verdict_dead(struct relay *r, struct event *ev, enum failure f, const char 
 	metric_add(r->metrics->dead[f], 1);
 	if (r->conf.log_events != LOG_EVENTS_NONE)
 		log_event(r, LOG_LEVEL_ERROR, "event dead", ev, failure_name(f), text);
-	if (r->source->on_dead == ON_DEAD_PASS)
-		lane_passed(r, ev);
-	else
+	/* Where the dead are passed by, that waits for DEAD to be written: if it never is, the row
+	 * comes back, and nothing may have overtaken it. */
+	if (r->source->on_dead == ON_DEAD_BLOCK)
 		lane_barred(r, ev, HOLD_MAX_US);
 }
 
@@ -231,10 +231,17 @@ int64_t settle_next(const struct relay *r)
 }
 
 /* The row is written. Where it was its aggregate's head, what follows is decided now. */
-static void settled(struct relay *r, struct event *ev)
+static void settled(struct relay *r, struct event *ev, bool lost)
 {
 	struct lane *lane = ev->lane;
 
+	if (lane != NULL && ev->verdict == SETTLE_DEAD && r->source->on_dead == ON_DEAD_PASS) {
+		if (lost)
+			lane_barred(r, ev, US_PER_SEC);
+		else
+			lane_passed(r, ev);
+		lane = ev->lane;
+	}
 	if (lane != NULL) {
 		if (ev->verdict == SETTLE_HOLD)
 			lane->holding--;
@@ -295,7 +302,7 @@ bool settle_turn(struct relay *r)
 					: "lease lost to another relay",
 				ev, NULL, NULL);
 		}
-		settled(r, ev);
+		settled(r, ev, r->settles[i].lost);
 	}
 	return true;
 }

@@ -423,6 +423,7 @@ static void mark_claimed(struct fake_store *s, const struct claim_spec *spec, st
 		r->owner = s->a->owner;
 		r->locked_until_us = db_now(w) + spec->lease_us;
 		r->claimed_us[s->a->index] = w->now_us;
+		r->seen[s->a->index].told = false; /* what it learnt before, it has forgotten */
 		table_link(&w->table, r);
 		trace(w, 3, "relay %u: claims %s", s->a->index, r->event_id);
 	}
