@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -361,13 +362,12 @@ static uint16_t bound_port(int fd)
 {
 	struct sockaddr_storage sa = { .ss_family = AF_UNSPEC };
 	socklen_t len = sizeof(sa);
-	char service[8];
 
-	if (getsockname(fd, (struct sockaddr *)&sa, &len) < 0 ||
-		getnameinfo((struct sockaddr *)&sa, len, NULL, 0, service, sizeof(service),
-			NI_NUMERICSERV) != 0)
+	if (getsockname(fd, (struct sockaddr *)&sa, &len) < 0)
 		return 0;
-	return (uint16_t)atoi(service);
+	if (sa.ss_family == AF_INET6)
+		return ntohs(((struct sockaddr_in6 *)&sa)->sin6_port);
+	return ntohs(((struct sockaddr_in *)&sa)->sin_port);
 }
 
 /* ---- start and stop ---- */

@@ -107,7 +107,7 @@ static bool needs_quotes(struct slice s)
 	for (size_t i = 0; i < s.len;) {
 		size_t n = plain(s, i);
 
-		if (n == 0 || memchr(" \"=\\", s.ptr[i], 4) != NULL)
+		if (n == 0 || strchr(" \"=\\", s.ptr[i]) != NULL)
 			return true;
 		i += n;
 	}

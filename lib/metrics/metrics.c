@@ -171,7 +171,8 @@ static char *render_labels(const struct metric_label *labels)
 		assert(strcmp(labels->name, "le") != 0);
 		sorted[n++] = labels;
 	}
-	qsort(sorted, n, sizeof(sorted[0]), by_name);
+	if (n > 1)
+		qsort(sorted, n, sizeof(*sorted), by_name);
 	buf_adds(&b, "");
 	for (size_t i = 0; i < n; i++) {
 		buf_addf(&b, "%s%s=\"", i > 0 ? "," : "", sorted[i]->name);
