@@ -372,7 +372,7 @@ static void reload(struct supervisor *sv)
 		reconcile(sv);
 	}
 	buf_fini(&faults);
-	(void)notify_ready(NULL);
+	(void)notify_ready(sv->status);
 }
 
 static void stop(struct supervisor *sv, const char *why)
