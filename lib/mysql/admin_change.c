@@ -35,9 +35,15 @@ static int row_key(
 	struct admin_keys *k = arg;
 
 	(void)statement, (void)count;
-	if (k->count == k->cap &&
-		store_room(&k->list, &k->cap, k->cap * 2 + 64, sizeof(*k->list), e) < 0)
-		return -1;
+	if (k->count == k->cap) {
+		size_t cap = k->cap * 2 + 64;
+		struct admin_key *more = realloc(k->list, cap * sizeof(*more));
+
+		if (more == NULL)
+			return err_set(e, ERR_NOMEM, errno, "room for %zu rows", cap);
+		k->list = more;
+		k->cap = cap;
+	}
 	if (!value_id(v[0], &k->list[k->count].id))
 		return err_set(e, ERR_CONFIG, 0, "id is not an integer");
 	k->list[k->count++].created_us = value_time_us(v[1]);
