@@ -360,14 +360,16 @@ static int listen_on(const char *host, uint16_t port, struct err *e)
 
 static uint16_t bound_port(int fd)
 {
-	struct sockaddr_storage sa = { .ss_family = AF_UNSPEC };
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} sa = { .v6 = { .sin6_family = AF_UNSPEC } };
 	socklen_t len = sizeof(sa);
 
-	if (getsockname(fd, (struct sockaddr *)&sa, &len) < 0)
+	if (getsockname(fd, &sa.any, &len) < 0)
 		return 0;
-	if (sa.ss_family == AF_INET6)
-		return ntohs(((struct sockaddr_in6 *)&sa)->sin6_port);
-	return ntohs(((struct sockaddr_in *)&sa)->sin_port);
+	return ntohs(sa.any.sa_family == AF_INET6 ? sa.v6.sin6_port : sa.v4.sin_port);
 }
 
 /* ---- start and stop ---- */
