@@ -16,6 +16,7 @@ static void trim_partial_utf8(char *text, size_t len)
 		text[i - 1] = '\0';
 }
 
+PRINTF(3, 0)
 static void put(char *dst, size_t size, const char *fmt, va_list ap)
 {
 	int n = vsnprintf(dst, size, fmt, ap);
