@@ -1,0 +1,825 @@
+/* The administrative commands and the gauges of the tables, against real servers: with the relay's
+ * least privileges, beside a daemon at work where that matters. */
+#include "support/rig.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <regex.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* --- running a command ---------------------------------------------------------------------- */
+
+struct output {
+	char out[60000], err[8000];
+	int status;
+};
+static struct output last;
+
+static void read_all(int fd, char *to, size_t size)
+{
+	size_t len = 0;
+
+	for (ssize_t n; len + 1 < size && (n = read(fd, to + len, size - 1 - len)) > 0;)
+		len += (size_t)n;
+	to[len] = '\0';
+	close(fd);
+}
+
+/* `outboxd COMMAND -c CONFIG ARGS...`, NULL ends them; the result is in `last`. */
+static int run(const struct daemon *d, const char *command, ...) __attribute__((sentinel));
+static int run(const struct daemon *d, const char *command, ...)
+{
+	const char *args[40] = { "outboxd", command, "-c", d->config };
+	char errors[200];
+	int fds[2], status, n = 4;
+	pid_t pid;
+	va_list ap;
+
+	va_start(ap, command);
+	while (n < 39 && (args[n] = va_arg(ap, const char *)) != NULL)
+		n++;
+	va_end(ap);
+	snprintf(errors, sizeof(errors), "%s/command.err", d->dir);
+	REQUIRE(pipe(fds) == 0);
+	pid = fork();
+	REQUIRE(pid >= 0);
+	if (pid == 0) {
+		int err = open(errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+		dup2(fds[1], 1);
+		dup2(err, 2);
+		close(fds[0]);
+		execv(env_get()->binary, (char *const *)(uintptr_t)args);
+		_exit(127);
+	}
+	close(fds[1]);
+	read_all(fds[0], last.out, sizeof(last.out));
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	last.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	read_all(open(errors, O_RDONLY), last.err, sizeof(last.err));
+	return last.status;
+}
+
+static void require_status(int status)
+{
+	if (last.status != status)
+		FAIL("exit status %d, should be %d\n%s%s", last.status, status, last.out, last.err);
+}
+
+static void require_text(const char *where, const char *text)
+{
+	if (strstr(where, text) == NULL)
+		FAIL("no \"%s\" in: %s\nstderr: %s", text, where, last.err);
+}
+
+static struct json_object *parse(void)
+{
+	struct json_object *o = json_tokener_parse(last.out);
+
+	if (o == NULL)
+		FAIL("not JSON: %s%s", last.out, last.err);
+	return o;
+}
+
+static struct json_object *member(struct json_object *o, const char *name)
+{
+	struct json_object *m = NULL;
+
+	if (!json_object_object_get_ex(o, name, &m))
+		FAIL("no member %s in: %s", name, json_object_to_json_string(o));
+	return m;
+}
+
+static int64_t number(struct json_object *o, const char *name)
+{
+	return json_object_get_int64(member(o, name));
+}
+
+static const char *text(struct json_object *o, const char *name)
+{
+	return json_object_get_string(member(o, name));
+}
+
+/* --- a table -------------------------------------------------------------------------------- */
+
+/* One event; `set` are further assignments. */
+static void add(struct rig *r, const char *event_id, const char *aggregate, const char *set)
+{
+	db_exec(r->db,
+		"INSERT INTO %s.outbox_event SET event_id='%s',aggregate_type='order',"
+		"aggregate_id='%s',event_type='created',payload='{}',created_at=NOW(6)%s%s",
+		r->schema[0].name, event_id, aggregate, set[0] != '\0' ? "," : "", set);
+}
+
+#define DEAD_SET "status='DEAD',retry_count=10,last_error='UNROUTABLE: returned: NO_ROUTE'"
+#define WAITING_SET "next_retry_at=NOW(6)+INTERVAL 250 SECOND,last_error='WAITING: behind dead-1'"
+
+static void add_all_states(struct rig *r)
+{
+	add(r, "sent-1", "z", "status='SENT',sent_at=NOW(6)");
+	add(r, "dead-1", "blocked", DEAD_SET);
+	add(r, "held-1", "blocked", WAITING_SET);
+	add(r, "held-2", "blocked", WAITING_SET);
+	add(r, "skipped-1", "skipped", "status='DEAD',last_error='SKIPPED: not wanted'");
+	add(r, "retry-1", "retry",
+		"status='RETRY',retry_count=3,next_retry_at=NOW(6)+INTERVAL 90 SECOND,"
+		"last_error='NACKED: no'");
+	add(r, "after-retry", "retry", "");
+	add(r, "live-1", "live",
+		"status='PROCESSING',locked_by='other/1/0',locked_until=NOW(6)+INTERVAL 90 SECOND");
+	add(r, "expired-1", "expired",
+		"status='PROCESSING',locked_by='gone/1/0',locked_until=NOW(6)-INTERVAL 40 SECOND");
+	add(r, "fresh-1", "fresh", "");
+	add(r, "later-1", "later", "next_retry_at=NOW(6)+INTERVAL 1 HOUR");
+	add(r, "odd-1", "odd", "status='WHATEVER'");
+}
+
+struct stage {
+	struct rig rig;
+	struct conf conf;
+	struct daemon *d;
+};
+
+static void stage_open(struct stage *s, const char *ordering)
+{
+	rig_open(&s->rig, 1);
+	rig_conf(&s->rig, &s->conf);
+	s->conf.ordering = ordering;
+	s->d = daemon_new("admin");
+	daemon_configure(s->d, &s->conf);
+}
+
+static void stage_close(struct stage *s)
+{
+	daemon_free(s->d);
+	rig_close(&s->rig);
+}
+
+static char *value(struct rig *r, const char *event_id, const char *what)
+{
+	return db_text(r->db, "SELECT CAST(%s AS CHAR) FROM %s.outbox_event WHERE event_id='%s'",
+		what, r->schema[0].name, event_id);
+}
+
+static void require_value(
+	struct rig *r, const char *event_id, const char *what, const char *expected)
+{
+	char *v = value(r, event_id, what);
+
+	if (strcmp(v != NULL ? v : "NULL", expected) != 0)
+		FAIL("%s of %s is %s, should be %s", what, event_id, v != NULL ? v : "NULL",
+			expected);
+	free(v);
+}
+
+/* --- status --------------------------------------------------------------------------------- */
+
+START_TEST(status_counts_every_state_and_says_what_is_blocked)
+{
+	static const struct {
+		const char *name;
+		int64_t value;
+	} counts[] = { { "pending", 5 }, { "retry", 1 }, { "processing", 2 }, { "dead", 1 },
+		{ "skipped", 1 }, { "held", 2 }, { "blocked_aggregates", 1 },
+		{ "expired_leases", 1 } };
+	struct stage s;
+	struct json_object *o, *source, *blocked;
+
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	run(s.d, "status", "--json", NULL);
+	require_status(0);
+	o = parse();
+	source = json_object_array_get_idx(member(o, "sources"), 0);
+	REQUIRE_STR(text(source, "name"), "s0");
+	REQUIRE(json_object_get_boolean(member(source, "up")));
+	REQUIRE(member(source, "leader") == NULL);
+	for (size_t i = 0; i < ARRAY_LEN(counts); i++)
+		if (number(source, counts[i].name) != counts[i].value)
+			FAIL("%s: %s", counts[i].name, last.out);
+	REQUIRE(json_object_get_double(member(source, "oldest_claimable_age_seconds")) >= 40);
+	REQUIRE(json_object_get_double(member(source, "oldest_unsent_age_seconds")) > 0);
+	REQUIRE_INT(json_object_array_length(member(source, "leases")), ==, 2);
+	REQUIRE_INT(json_object_array_length(member(source, "blocked")), ==, 1);
+	blocked = json_object_array_get_idx(member(source, "blocked"), 0);
+	REQUIRE_STR(text(blocked, "event_id"), "dead-1");
+	REQUIRE_STR(text(blocked, "class"), "UNROUTABLE");
+	REQUIRE_STR(text(blocked, "aggregate_id"), "blocked");
+	require_text(text(blocked, "unblock"), "requeue");
+	json_object_put(o);
+	run(s.d, "status", NULL);
+	require_status(0);
+	require_text(last.out, "order/blocked");
+	require_text(last.out, "gone/1/0");
+	require_text(last.out, "--source s0 dead-1");
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(status_names_the_leader_and_fails_for_a_source_that_is_away)
+{
+	struct stage s;
+	struct json_object *o, *list;
+
+	stage_open(&s, "aggregate");
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, true);
+	run(s.d, "status", "--json", NULL);
+	require_status(0);
+	o = parse();
+	list = member(o, "sources");
+	require_text(text(json_object_array_get_idx(list, 0), "leader"), "connection ");
+	REQUIRE_INT(number(json_object_array_get_idx(list, 0), "leader_connection"), >, 0);
+	json_object_put(o);
+	daemon_stop(s.d);
+
+	conf_add(&s.conf, "away", &s.rig.schema[0], s.rig.exchange)->db_port = 1;
+	daemon_configure(s.d, &s.conf);
+	run(s.d, "status", "--json", NULL);
+	require_status(1);
+	o = parse();
+	list = member(o, "sources");
+	REQUIRE_INT(json_object_array_length(list), ==, 2);
+	REQUIRE(json_object_get_boolean(member(json_object_array_get_idx(list, 0), "up")));
+	REQUIRE(!json_object_get_boolean(member(json_object_array_get_idx(list, 1), "up")));
+	REQUIRE(member(json_object_array_get_idx(list, 1), "pending") == NULL);
+	REQUIRE(text(json_object_array_get_idx(list, 1), "error") != NULL);
+	json_object_put(o);
+	run(s.d, "status", "--source", "s0", NULL);
+	require_status(0);
+	run(s.d, "status", "--source", "nosuch", NULL);
+	require_status(2);
+	run(s.d, "status", "--nosuch", NULL);
+	require_status(2);
+	run(s.d, "events", NULL); /* two sources: which one? */
+	require_status(2);
+	stage_close(&s);
+}
+END_TEST
+
+/* --- events --------------------------------------------------------------------------------- */
+
+static size_t listed(struct stage *s, const char *option, const char *value_, const char *first)
+{
+	struct json_object *o;
+	size_t n;
+
+	run(s->d, "events", "--json", option, value_, NULL);
+	require_status(0);
+	o = parse();
+	n = json_object_array_length(o);
+	if (first != NULL) {
+		REQUIRE_INT(n, >, 0);
+		REQUIRE_STR(text(json_object_array_get_idx(o, 0), "event_id"), first);
+	}
+	json_object_put(o);
+	return n;
+}
+
+START_TEST(events_lists_rows_by_state_class_aggregate_and_trace)
+{
+	struct stage s;
+	struct json_object *o, *row;
+
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	add(&s.rig, "it''s \\\\ odd", "Q", "trace_id='trace-7'");
+	db_exec(s.rig.db,
+		"UPDATE %s.outbox_event SET payload='{\"secret\":1}' WHERE trace_id='trace-7'",
+		s.rig.schema[0].name);
+	REQUIRE_INT(listed(&s, "--status", "DEAD", "dead-1"), ==, 2);
+	REQUIRE_INT(listed(&s, "--status", "SENT", "sent-1"), ==, 1);
+	REQUIRE_INT(listed(&s, "--class", "SKIPPED", "skipped-1"), ==, 1);
+	REQUIRE_INT(listed(&s, "--class", "SKIP", NULL), ==, 0);
+	REQUIRE_INT(listed(&s, "--class", "WAITING", "held-1"), ==, 2);
+	REQUIRE_INT(listed(&s, "--aggregate", "order/blocked", "dead-1"), ==, 3);
+	REQUIRE_INT(listed(&s, "--aggregate", "order/BLOCKED", NULL), ==, 0);
+	REQUIRE_INT(listed(&s, "--limit", "3", "dead-1"), ==, 3);
+	REQUIRE_INT(listed(&s, "--trace-id", "trace-7", "it's \\ odd"), ==, 1);
+	if (strstr(last.out, "secret") != NULL)
+		FAIL("a payload that nobody asked for: %s", last.out);
+	run(s.d, "events", "--json", "--trace-id", "trace-7", "--payload", NULL);
+	require_text(last.out, "secret");
+	run(s.d, "events", "--json", "--status", "RETRY", NULL);
+	o = parse();
+	row = json_object_array_get_idx(o, 0);
+	REQUIRE_INT(number(row, "retry_count"), ==, 3);
+	REQUIRE(json_object_is_type(member(row, "id"), json_type_int));
+	REQUIRE(member(row, "locked_by") == NULL);
+	REQUIRE(strchr(text(row, "next_retry_at"), 'T') != NULL);
+	json_object_put(o);
+	run(s.d, "events", "--status", "NOSUCH", NULL);
+	require_status(2);
+	run(s.d, "events", NULL);
+	require_status(0);
+	require_text(last.out, "LAST_ERROR");
+	stage_close(&s);
+}
+END_TEST
+
+/* --- explain -------------------------------------------------------------------------------- */
+
+START_TEST(explain_says_of_every_state_why_and_what_next)
+{
+	static const struct {
+		const char *event_id, *reason, *next;
+	} cases[] = {
+		{ "sent-1", "SENT since", "Nothing" },
+		{ "dead-1", "UNROUTABLE", "bind one" },
+		{ "held-1", "which is DEAD: UNROUTABLE", "--source s0 dead-1" },
+		{ "held-2", "2 unsent ones are before it", "--source s0 dead-1" },
+		{ "skipped-1", "not wanted", "requeue" },
+		{ "retry-1", "3 of 10 attempts failed", "--status RETRY" },
+		{ "after-retry", "retry-1, whose attempt 4 of 10", "requeue --status RETRY" },
+		{ "live-1", "other/1/0 has claimed it", "takes it over at" },
+		{ "expired-1", "gone/1/0 had claimed it and vanished", "Start outboxd" },
+		{ "fresh-1", "no relay leads the source", "Start outboxd" },
+		{ "later-1", "not to be sent before", "by itself" },
+		{ "odd-1", "WHATEVER", "set status to PENDING" },
+	};
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct json_object *o;
+
+		run(s.d, "explain", "--json", "--source", "s0", cases[i].event_id, NULL);
+		require_status(0);
+		o = parse();
+		REQUIRE_STR(text(o, "event_id"), cases[i].event_id);
+		REQUIRE_STR(text(o, "source"), "s0");
+		require_text(text(o, "reason"), cases[i].reason);
+		require_text(text(o, "next"), cases[i].next);
+		json_object_put(o);
+	}
+	run(s.d, "explain", "nosuch", NULL);
+	require_status(1);
+	run(s.d, "explain", NULL);
+	require_status(2);
+	run(s.d, "explain", "held-2", NULL);
+	require_text(last.out, "\nNext: ");
+	stage_close(&s);
+}
+END_TEST
+
+/* --- preview -------------------------------------------------------------------------------- */
+
+START_TEST(preview_shows_the_messages_and_claims_nothing)
+{
+	struct stage s;
+	struct json_object *o, *m;
+	uint64_t before;
+
+	stage_open(&s, "aggregate");
+	add(&s.rig, "good", "a", "headers='{\"tenant\":\"t1\",\"n\":[1,true]}',trace_id='t-1'");
+	add(&s.rig, "bad", "b", "headers='[1]'");
+	before = rig_rows(&s.rig, 0, "status='PENDING' AND locked_by IS NULL");
+	run(s.d, "preview", "--json", "--limit", "5", NULL);
+	require_status(0);
+	o = parse();
+	REQUIRE_INT(json_object_array_length(o), ==, 2);
+	m = json_object_array_get_idx(o, 0);
+	REQUIRE_STR(text(m, "event_id"), "good");
+	REQUIRE_STR(text(m, "exchange"), s.rig.exchange);
+	REQUIRE_STR(text(m, "routing_key"), "order.created");
+	REQUIRE_STR(text(member(m, "properties"), "message_id"), "good");
+	REQUIRE_STR(text(member(m, "headers"), "tenant"), "t1");
+	REQUIRE_STR(text(member(m, "headers"), "source"), "s0");
+	REQUIRE_INT(number(m, "size"), ==, 2);
+	require_text(text(json_object_array_get_idx(o, 1), "error"), "INVALID: ");
+	json_object_put(o);
+	REQUIRE_INT(rig_rows(&s.rig, 0, "status='PENDING' AND locked_by IS NULL"), ==, before);
+	REQUIRE_INT(mq_depth(s.rig.mq, s.rig.queue), ==, 0);
+	run(s.d, "preview", NULL);
+	require_text(last.out, "routing key  order.created");
+	stage_close(&s);
+}
+END_TEST
+
+/* --- requeue, skip -------------------------------------------------------------------------- */
+
+static void require_change(int64_t matched, int64_t changed, bool dry_run, size_t ids)
+{
+	struct json_object *o = parse();
+
+	if (number(o, "matched") != matched || number(o, "changed") != changed ||
+		json_object_get_boolean(member(o, "dry_run")) != dry_run ||
+		json_object_array_length(member(o, "event_ids")) != ids)
+		FAIL("%s", last.out);
+	REQUIRE_STR(text(o, "source"), "s0");
+	json_object_put(o);
+}
+
+START_TEST(requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone)
+{
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	add(&s.rig, "nacked-1", "n", "status='DEAD',retry_count=10,last_error='NACKED: no'");
+	add(&s.rig, "bare-1", "n2", "status='DEAD'");
+
+	run(s.d, "requeue", "--json", "--all", "--dry-run", NULL);
+	require_status(0);
+	require_change(3, 0, true, 3);
+	require_value(&s.rig, "dead-1", "status", "DEAD");
+
+	run(s.d, "requeue", "--json", "--class", "UNROUTABLE", NULL);
+	require_status(0);
+	require_change(1, 1, false, 1);
+	require_value(&s.rig, "dead-1", "status", "PENDING");
+	require_value(&s.rig, "dead-1", "retry_count", "0");
+	require_value(&s.rig, "dead-1", "last_error", "NULL");
+	require_value(&s.rig, "dead-1", "next_retry_at", "NULL");
+	/* and what waited behind it */
+	require_value(&s.rig, "held-1", "next_retry_at", "NULL");
+	require_value(&s.rig, "held-2", "last_error", "NULL");
+	require_value(&s.rig, "later-1", "next_retry_at IS NULL", "0");
+
+	run(s.d, "requeue", "--json", "--all", NULL);
+	require_status(0);
+	require_change(2, 2, false, 2);
+	require_value(&s.rig, "skipped-1", "status", "DEAD");
+	run(s.d, "requeue", "--json", "skipped-1", NULL);
+	require_status(0);
+	require_value(&s.rig, "skipped-1", "status", "PENDING");
+
+	run(s.d, "requeue", "retry-1", NULL); /* it is no DEAD row */
+	require_status(1);
+	require_text(last.err, "--status RETRY");
+	run(s.d, "requeue", "--status", "RETRY", "retry-1", NULL);
+	require_status(0);
+	require_value(&s.rig, "retry-1", "retry_count", "0");
+	run(s.d, "requeue", "--json", "sent-1", "live-1", "nosuch", NULL);
+	require_status(1);
+	require_change(2, 0, false, 0);
+	require_value(&s.rig, "live-1", "locked_by", "other/1/0");
+	run(s.d, "requeue", NULL);
+	require_status(2);
+	run(s.d, "requeue", "--all", "dead-1", NULL);
+	require_status(2);
+	run(s.d, "requeue", "--all", "--source", "nosuch", NULL);
+	require_status(2);
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(requeue_of_many_goes_in_batches_and_keeps_their_number)
+{
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	db_exec(s.rig.db,
+		"INSERT INTO %s.outbox_event (event_id,aggregate_type,aggregate_id,event_type,"
+		"payload,status,retry_count,last_error) WITH RECURSIVE n AS (SELECT 1 AS i UNION "
+		"ALL SELECT i+1 FROM n WHERE i<950) SELECT CONCAT('m-',i),'order',CONCAT('a',i),"
+		"'created','{}','DEAD',10,'NACKED: no' FROM n",
+		s.rig.schema[0].name);
+	run(s.d, "requeue", "--json", "--class", "NACKED", NULL);
+	require_status(0);
+	require_change(950, 950, false, 950);
+	REQUIRE_INT(rig_rows(&s.rig, 0, "status='PENDING' AND retry_count=0"), ==, 950);
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(what_a_later_event_has_overtaken_is_requeued_by_force_only)
+{
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	add(&s.rig, "old", "a", DEAD_SET);
+	add(&s.rig, "new", "a", "status='SENT',sent_at=NOW(6)");
+	run(s.d, "requeue", "--json", "old", NULL);
+	require_status(1);
+	require_change(1, 0, false, 0);
+	require_text(last.err, "--force");
+	run(s.d, "requeue", "--all", NULL);
+	require_status(1);
+	require_value(&s.rig, "old", "status", "DEAD");
+	run(s.d, "explain", "old", NULL);
+	require_text(last.out, "requeue --force");
+	run(s.d, "requeue", "--force", "old", NULL);
+	require_status(0);
+	require_value(&s.rig, "old", "status", "PENDING");
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(skip_lets_the_aggregate_go_and_refuses_what_is_sent_or_held)
+{
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	run(s.d, "skip", "dead-1", NULL);
+	require_status(2);
+	run(s.d, "skip", "--reason", " ", "dead-1", NULL);
+	require_status(2);
+	run(s.d, "skip", "--reason", "x", "sent-1", NULL);
+	require_status(1);
+	run(s.d, "skip", "--reason", "x", "live-1", NULL);
+	require_status(1);
+	require_text(last.err, "other/1/0");
+	run(s.d, "skip", "--reason", "x", "nosuch", NULL);
+	require_status(1);
+	run(s.d, "skip", "--json", "--dry-run", "--reason", "x", "dead-1", NULL);
+	require_status(0);
+	require_change(1, 0, true, 1);
+	require_value(&s.rig, "dead-1", "last_error", "UNROUTABLE: returned: NO_ROUTE");
+
+	/* not the head: nothing behind it may go before the head has */
+	run(s.d, "skip", "--reason", "x", "held-1", NULL);
+	require_status(0);
+	require_value(&s.rig, "held-2", "next_retry_at IS NULL", "0");
+	run(s.d, "skip", "--json", "--reason", "it's \"not\" wanted", "dead-1", NULL);
+	require_status(0);
+	require_change(1, 1, false, 1);
+	require_value(&s.rig, "dead-1", "status", "DEAD");
+	require_value(&s.rig, "dead-1", "last_error", "SKIPPED: it's \"not\" wanted");
+	require_value(&s.rig, "held-2", "next_retry_at", "NULL");
+	require_value(&s.rig, "held-2", "last_error", "NULL");
+	run(s.d, "skip", "--json", "--reason", "again", "dead-1", NULL);
+	require_status(0);
+	require_change(1, 0, false, 1);
+	run(s.d, "skip", "--reason", "its relay is gone", "expired-1", NULL);
+	require_status(0);
+	require_value(&s.rig, "expired-1", "locked_by", "NULL");
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(every_change_leaves_a_line_in_syslog)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX, .sun_path = "/dev/log" };
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stage s;
+	char line[2000];
+	ssize_t n;
+
+	if (access("/dev/log", F_OK) == 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0) {
+		printf("SKIPPED: /dev/log is not ours to listen on\n");
+		close(fd);
+		return;
+	}
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	run(s.d, "skip", "--reason", "first\nline", "dead-1", NULL);
+	n = recv(fd, line, sizeof(line) - 1, 0);
+	unlink("/dev/log");
+	REQUIRE_INT(n, >, 0);
+	line[n] = '\0';
+	require_text(line, "<29>"); /* daemon.notice */
+	require_text(line, "user=");
+	require_text(line, "command=skip source=s0 changed=1 reason=\"first?line\"");
+	require_text(line, "event_id=dead-1");
+	REQUIRE(strchr(line, '\n') == NULL);
+	close(fd);
+	stage_close(&s);
+}
+END_TEST
+
+/* --- beside a daemon ------------------------------------------------------------------------ */
+
+static void add_many(struct rig *r, const char *aggregate, unsigned from, unsigned to)
+{
+	/* MySQL goes no deeper than 1,000 by itself */
+	for (; from <= to; from += 500)
+		db_exec(r->db,
+			"INSERT INTO %s.outbox_event (event_id,aggregate_type,aggregate_id,"
+			"event_type,payload) WITH RECURSIVE n AS (SELECT %u AS i UNION ALL SELECT "
+			"i+1 FROM n WHERE i<%u) SELECT CONCAT('%s-',i),'order','%s','created','{}' "
+			"FROM n",
+			r->schema[0].name, from, to < from + 499 ? to : from + 499, aggregate,
+			aggregate);
+}
+
+/* More than are released with the change, so that the relay has to see to the rest. */
+static void let_go(const char *command, const char *option, const char *value_)
+{
+	struct allowance a = { .ordered = true };
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	add(&s.rig, "x-1", "x", DEAD_SET);
+	add_many(&s.rig, "x", 2, 600);
+	add_many(&s.rig, "other", 1, 50);
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, true);
+	rig_wait_none(&s.rig, 0, "aggregate_id='other' AND status<>'SENT'", 20000);
+	rig_wait_none(
+		&s.rig, 0, "aggregate_id='x' AND status<>'DEAD' AND next_retry_at IS NULL", 20000);
+	REQUIRE_INT(rig_rows(&s.rig, 0, "last_error LIKE 'WAITING: %%'"), ==, 599);
+	run(s.d, "explain", "x-300", NULL);
+	require_text(last.out, "x-1");
+	require_text(last.out, "which is DEAD");
+
+	run(s.d, command, "x-1", option, value_, NULL);
+	require_status(0);
+	add_many(&s.rig, "x", 601, 610); /* must not overtake those that still wait */
+	rig_wait_none(&s.rig, 0, "event_id='x-2' AND status<>'SENT'", 3000);
+	rig_wait_sent(&s.rig, 0, 90000); /* one aggregate goes one by one */
+	a.dead = strcmp(command, "skip") == 0;
+	REQUIRE_INT(rig_rows(&s.rig, 0, "status='SENT'"), ==, 610 + 50 - (int)a.dead);
+	daemon_stop(s.d);
+	a.charged_any = true;
+	rig_judge(&s.rig, 0, &a, NULL);
+	stage_close(&s);
+}
+
+START_TEST(behind_a_skipped_event_everything_flows_in_order_at_once)
+{
+	let_go("skip", "--reason", "not wanted");
+}
+END_TEST
+
+START_TEST(a_requeued_event_goes_first_and_what_waited_follows_in_order)
+{
+	let_go("requeue", "--reason", "mended");
+}
+END_TEST
+
+START_TEST(a_monitoring_account_may_look_and_nothing_else)
+{
+	struct stage s;
+	struct schema monitor;
+
+	stage_open(&s, "aggregate");
+	add_all_states(&s.rig);
+	monitor = s.rig.schema[0];
+	snprintf(monitor.user, sizeof(monitor.user), "%.30s_m", s.rig.schema[0].user);
+	db_exec(s.rig.db, "CREATE USER '%s'@'%%' IDENTIFIED BY '%s'", monitor.user,
+		monitor.password);
+	db_exec(s.rig.db, "GRANT SELECT ON %s.outbox_event TO '%s'@'%%'", monitor.name,
+		monitor.user);
+	s.conf.source[0].schema = &monitor;
+	daemon_configure(s.d, &s.conf);
+	run(s.d, "status", NULL);
+	require_status(0);
+	run(s.d, "events", NULL);
+	require_status(0);
+	run(s.d, "explain", "held-2", NULL);
+	require_status(0);
+	run(s.d, "preview", NULL);
+	require_status(0);
+	run(s.d, "skip", "--reason", "x", "dead-1", NULL);
+	require_status(1);
+	run(s.d, "requeue", "--all", NULL);
+	require_status(1);
+	require_value(&s.rig, "dead-1", "last_error", "UNROUTABLE: returned: NO_ROUTE");
+	db_exec(s.rig.db, "DROP USER '%s'@'%%'", monitor.user);
+	stage_close(&s);
+}
+END_TEST
+
+/* --- gauges --------------------------------------------------------------------------------- */
+
+static double gauge(struct stage *s, const char *name)
+{
+	char series[100];
+
+	snprintf(series, sizeof(series), "outboxd_%s{source=\"s0\"}", name);
+	return daemon_metric(s->d, series);
+}
+
+START_TEST(the_daemon_counts_its_tables_and_never_shows_old_counts_as_new)
+{
+	static const char *const members[] = { "name", "up", "leader", "pending", "retry",
+		"processing", "dead", "skipped", "held", "blocked_aggregates", "expired_leases",
+		"oldest_unsent_age_seconds", "sample_age_seconds" };
+	struct stage s;
+	struct json_object *o, *list;
+
+	stage_open(&s, "aggregate");
+	conf_add(&s.conf, "s1", &s.rig.schema[0], s.rig.exchange)->more =
+		"    ordering: none\n    workers: 2\n";
+	/* both look at one table: s1 must not be able to relay it away */
+	s.conf.source[1].db_port = 1;
+	daemon_configure(s.d, &s.conf);
+	add(&s.rig, "dead-1", "blocked", DEAD_SET);
+	add(&s.rig, "held-1", "blocked", "");
+	add(&s.rig, "skipped-1", "skipped", "status='DEAD',last_error='SKIPPED: x'");
+	add(&s.rig, "later-1", "later", "next_retry_at=NOW(6)+INTERVAL 1 HOUR");
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, false);
+	WAIT_FOR(20000, gauge(&s, "held_events") == 1);
+	REQUIRE_INT(gauge(&s, "backlog_events"), ==, 2);
+	REQUIRE_INT(gauge(&s, "dead_events"), ==, 1);
+	REQUIRE_INT(gauge(&s, "skipped_events"), ==, 1);
+	REQUIRE_INT(gauge(&s, "blocked_aggregates"), ==, 1);
+	REQUIRE_INT(gauge(&s, "processing_events"), ==, 0);
+	REQUIRE_INT(gauge(&s, "expired_leases"), ==, 0);
+	REQUIRE(gauge(&s, "oldest_dead_age_seconds") > 0);
+	REQUIRE(gauge(&s, "oldest_unsent_age_seconds") > 0);
+	REQUIRE(gauge(&s, "sample_age_seconds") >= 0);
+	REQUIRE_INT(daemon_metric(s.d, "outboxd_broker_up{broker=\"main\"}"), ==, 1);
+	REQUIRE_INT(daemon_metric(s.d, "outboxd_broker_blocked{broker=\"main\"}"), ==, 0);
+	/* a source that cannot be counted has no counts */
+	REQUIRE_INT(daemon_metric(s.d, "outboxd_backlog_events{source=\"s1\"}"), ==, -1);
+	REQUIRE(daemon_metric(s.d, "outboxd_sample_age_seconds{source=\"s1\"}") > 1);
+
+	env_sleep_ms(500); /* the page is made several times a second */
+	REQUIRE_INT(daemon_get(s.d, "/status", last.out, sizeof(last.out)), ==, 200);
+	o = parse();
+	list = member(o, "sources");
+	REQUIRE_INT(json_object_array_length(list), ==, 2); /* one each, whatever its workers */
+	for (size_t i = 0; i < ARRAY_LEN(members); i++)
+		(void)member(json_object_array_get_idx(list, 0), members[i]);
+	REQUIRE_INT(number(json_object_array_get_idx(list, 0), "held"), ==, 1);
+	require_text(text(json_object_array_get_idx(list, 0), "leader"), "admin/");
+	REQUIRE(member(json_object_array_get_idx(list, 1), "held") == NULL);
+	REQUIRE(!json_object_get_boolean(member(json_object_array_get_idx(list, 1), "up")));
+	list = member(o, "brokers");
+	REQUIRE_INT(json_object_array_length(list), ==, 1);
+	REQUIRE_STR(text(json_object_array_get_idx(list, 0), "name"), "main");
+	(void)member(json_object_array_get_idx(list, 0), "up");
+	(void)member(json_object_array_get_idx(list, 0), "blocked");
+	json_object_put(o);
+
+	/* gone: absent, and the age grows */
+	db_exec(s.rig.db, "RENAME TABLE %s.outbox_event TO %s.away", s.rig.schema[0].name,
+		s.rig.schema[0].name);
+	WAIT_FOR(20000, gauge(&s, "held_events") == -1);
+	REQUIRE_INT(gauge(&s, "backlog_events"), ==, -1);
+	WAIT_FOR(20000, gauge(&s, "sample_age_seconds") > 6);
+	db_exec(s.rig.db, "RENAME TABLE %s.away TO %s.outbox_event", s.rig.schema[0].name,
+		s.rig.schema[0].name);
+	WAIT_FOR(40000, gauge(&s, "held_events") == 1);
+	WAIT_FOR(2000, gauge(&s, "sample_age_seconds") < 6);
+	/* reloads hand the configuration over */
+	for (int i = 0; i < 5; i++)
+		daemon_signal(s.d, SIGHUP);
+	s.conf.sources = 1;
+	daemon_configure(s.d, &s.conf);
+	daemon_signal(s.d, SIGHUP);
+	WAIT_FOR(20000, daemon_metric(s.d, "outboxd_sample_age_seconds{source=\"s1\"}") == -1);
+	WAIT_FOR(20000, gauge(&s, "held_events") == 1);
+	daemon_stop(s.d);
+	stage_close(&s);
+}
+END_TEST
+
+/* --- alert rules ---------------------------------------------------------------------------- */
+
+START_TEST(every_metric_in_the_alert_rules_exists)
+{
+	static char page[400000];
+	struct stage s;
+	char path[600], *rules;
+	regex_t name;
+	regmatch_t m;
+	unsigned seen = 0;
+
+	stage_open(&s, "aggregate");
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, true);
+	WAIT_FOR(20000, gauge(&s, "backlog_events") == 0);
+	REQUIRE_INT(daemon_get(s.d, "/metrics", page, sizeof(page)), ==, 200);
+	snprintf(path, sizeof(path), "%s/conf/outboxd.rules.yaml", env_get()->repository);
+	rules = env_read_file(path);
+	REQUIRE(rules != NULL);
+	REQUIRE(regcomp(&name, "outboxd_[a-z_]+", REG_EXTENDED) == 0);
+	for (const char *at = rules; regexec(&name, at, 1, &m, 0) == 0; at += m.rm_eo) {
+		char family[200];
+
+		snprintf(family, sizeof(family), "# TYPE %.*s ", (int)(m.rm_eo - m.rm_so),
+			at + m.rm_so);
+		if (strstr(page, family) == NULL)
+			FAIL("the rules name a metric that is not there: %s", family + 7);
+		seen++;
+	}
+	REQUIRE_INT(seen, >, 10);
+	regfree(&name);
+	free(rules);
+	daemon_stop(s.d);
+	stage_close(&s);
+}
+END_TEST
+
+RIG_MAIN("administration", 120, status_counts_every_state_and_says_what_is_blocked,
+	status_names_the_leader_and_fails_for_a_source_that_is_away,
+	events_lists_rows_by_state_class_aggregate_and_trace,
+	explain_says_of_every_state_why_and_what_next,
+	preview_shows_the_messages_and_claims_nothing,
+	requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone,
+	requeue_of_many_goes_in_batches_and_keeps_their_number,
+	what_a_later_event_has_overtaken_is_requeued_by_force_only,
+	skip_lets_the_aggregate_go_and_refuses_what_is_sent_or_held,
+	every_change_leaves_a_line_in_syslog,
+	behind_a_skipped_event_everything_flows_in_order_at_once,
+	a_requeued_event_goes_first_and_what_waited_follows_in_order,
+	a_monitoring_account_may_look_and_nothing_else,
+	the_daemon_counts_its_tables_and_never_shows_old_counts_as_new,
+	every_metric_in_the_alert_rules_exists)
