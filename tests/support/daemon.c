@@ -250,6 +250,7 @@ void daemon_start(struct daemon *d)
 {
 	const struct env *env = env_get();
 	char usec[32];
+	int gate[2];
 	pid_t parent = getpid();
 
 	if (d->pid != 0)
@@ -258,6 +259,8 @@ void daemon_start(struct daemon *d)
 	d->notified[0] = '\0';
 	d->watchdogs = 0;
 	snprintf(usec, sizeof(usec), "%u", d->watchdog_usec);
+	if (pipe2(gate, O_CLOEXEC) < 0)
+		FAIL("pipe: %s", strerror(errno));
 	d->pid = fork();
 	if (d->pid < 0)
 		FAIL("fork: %s", strerror(errno));
@@ -275,6 +278,10 @@ void daemon_start(struct daemon *d)
 		execl(env->binary, "outboxd", "run", "-c", d->config, (char *)NULL);
 		_exit(127);
 	}
+	/* Until it is the program, a signal to it would be one to a copy of the test. */
+	close(gate[1]);
+	(void)!read(gate[0], usec, 1);
+	close(gate[0]);
 }
 
 void daemon_notifications(struct daemon *d)

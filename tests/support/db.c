@@ -191,6 +191,18 @@ void db_rows(struct db *db, void (*row)(void *arg, const struct db_row *row), vo
 	free(text);
 }
 
+int64_t db_session(struct db *db, const char *user)
+{
+	/* information_schema.processlist of MySQL stumbles over statements with emoji in them */
+	return db_int(db,
+		env_get()->mariadb ? "SELECT IFNULL(MIN(id),0) FROM information_schema.processlist "
+				     "WHERE user='%s'"
+				   : "SELECT IFNULL(MIN(processlist_id),0) FROM "
+				     "performance_schema.threads WHERE "
+				     "processlist_user='%s'",
+		user);
+}
+
 static void replace(struct buf *out, const char *text, const char *from, const char *to)
 {
 	for (const char *at; (at = strstr(text, from)) != NULL; text = at + strlen(from)) {

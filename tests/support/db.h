@@ -20,6 +20,9 @@ int64_t db_int(struct db *db, const char *fmt, ...) PRINTF(2, 3);
 /* Likewise as text, to be freed; NULL: none. */
 char *db_text(struct db *db, const char *fmt, ...) PRINTF(2, 3);
 
+/* A session of this account, to be killed; 0: there is none. */
+int64_t db_session(struct db *db, const char *user);
+
 struct db_row {
 	const char *const *value; /* NULL: NULL */
 	const unsigned long *len;

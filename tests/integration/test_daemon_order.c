@@ -1,0 +1,226 @@
+/* Order per aggregate: failing heads, dead heads, several processes, and a leader that goes. */
+#include "support/rig.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Events of aggregate "a1" go to keys of their own, whose binding comes and goes: its head fails.
+ */
+static void open_troubled(struct rig *r, struct conf *c)
+{
+	rig_open(r, 1);
+	rig_conf(r, c);
+	c->ordering = "aggregate";
+	c->source[0].routing_key = "{aggregate_id}.{event_type}";
+	c->retry_base_ms = 400;
+	c->retry_cap_ms = 800;
+	c->max_attempts = 1000;
+	mq_unbind(r->mq, r->queue, r->exchange, "#");
+	for (int i = 0; i < 50; i++) {
+		char key[20];
+
+		snprintf(key, sizeof(key), "a%d.#", i);
+		if (i != 1)
+			mq_bind(r->mq, r->queue, r->exchange, key);
+	}
+}
+
+static const char *event(const struct rig *r, uint64_t n)
+{
+	static char text[80];
+
+	snprintf(text, sizeof(text), "%s-%" PRIu64, r->schema[0].name, n);
+	return text;
+}
+
+START_TEST(behind_a_failing_head_its_aggregate_waits_and_all_others_flow)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("head");
+	struct production p = { .first = 1, .count = 5000, .aggregates = 50 };
+	struct allowance allowed = { .ordered = true, .charged = 1 };
+	char where[200];
+
+	open_troubled(&r, &c);
+	db_produce(r.db, &r.schema[0], &p);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_none(&r, 0, "status<>'SENT' AND aggregate_id<>'a1'", 30000);
+	WAIT_FOR(10000, rig_rows(&r, 0, "aggregate_id='a1' AND retry_count>=3") == 1);
+	snprintf(where, sizeof(where),
+		"aggregate_id='a1' AND status='PENDING' AND retry_count=0 AND "
+		"last_error LIKE 'WAITING: behind %s-%%'",
+		r.schema[0].name);
+	WAIT_FOR(5000, rig_rows(&r, 0, where) == 99);
+	mq_bind(r.mq, r.queue, r.exchange, "a1.#");
+	rig_wait_sent(&r, 0, 20000);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+static void dead_head(const char *on_dead, uint64_t reached)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("dead");
+	struct production p = {
+		.first = 1, .count = 1000, .aggregates = 50, .event_type = "created"
+	};
+	struct allowance allowed = { .ordered = true, .dead = 1, .charged = 1 };
+	char where[200];
+
+	open_troubled(&r, &c);
+	c.on_dead = on_dead;
+	c.max_attempts = 2;
+	mq_bind(r.mq, r.queue, r.exchange, "a1.created");
+	db_produce(r.db, &r.schema[0], &p);
+	db_exec(r.db, "UPDATE %s.outbox_event SET event_type='nowhere' WHERE event_id='%s'",
+		r.schema[0].name, event(&r, 51));
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_none(&r, 0, "status<>'SENT' AND aggregate_id<>'a1'", 30000);
+	rig_wait_none(&r, 0, "status='RETRY' OR status='PROCESSING'", 10000);
+	WAIT_FOR(5000, rig_rows(&r, 0, "aggregate_id='a1' AND status='SENT'") == reached);
+	env_sleep_ms(1000);
+	REQUIRE_INT(rig_rows(&r, 0, "aggregate_id='a1' AND status='SENT'"), ==, reached);
+	REQUIRE_INT(rig_rows(&r, 0, "aggregate_id='a1' AND status='DEAD'"), ==, 1);
+	if (reached == 1) {
+		snprintf(where, sizeof(where),
+			"aggregate_id='a1' AND status='PENDING' AND last_error='WAITING: behind "
+			"%s'",
+			event(&r, 51));
+		REQUIRE_INT(rig_rows(&r, 0, where), ==, 18);
+		allowed.missing = 18;
+	}
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+
+START_TEST(a_dead_event_blocks_its_aggregate_where_so_configured)
+{
+	dead_head("block", 1);
+}
+END_TEST
+
+START_TEST(a_dead_event_is_passed_where_so_configured)
+{
+	dead_head("pass", 19);
+}
+END_TEST
+
+START_TEST(of_two_processes_one_leads_and_the_other_takes_over_when_it_is_killed)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d[2] = { daemon_new("one"), daemon_new("two") };
+	struct production p = { .first = 1,
+		.count = 1000000,
+		.aggregates = 500,
+		.transaction = 20,
+		.per_second = 400 };
+	struct allowance allowed = { .ordered = true, .suspects = true };
+	static const char leader[] = "outboxd_leader{source=\"s0\"}";
+	struct producer *producer;
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	conf_short_lease(&c);
+	c.ordering = "aggregate";
+	c.batch = 50;
+	c.window = 100;
+	for (int i = 0; i < 2; i++) {
+		daemon_configure(d[i], &c);
+		daemon_start(d[i]);
+		daemon_wait_ready(d[i], true);
+	}
+	producer = producer_start(&r.schema[0], &p);
+	for (int round = 0; round < 3; round++) {
+		int leads;
+		int64_t killed_us;
+		uint64_t before;
+
+		WAIT_FOR(10000, daemon_metric(d[0], leader) + daemon_metric(d[1], leader) == 1);
+		leads = daemon_metric(d[1], leader) == 1;
+		before = rig_rows(&r, 0, "status='SENT'");
+		WAIT_FOR(10000, rig_rows(&r, 0, "status='SENT'") > before + 100);
+		if (round == 2) { /* no word, no FIN: it just stops */
+			daemon_signal(d[leads], SIGSTOP);
+			rig_suspect(&r, 0);
+		} else {
+			daemon_kill(d[leads]);
+			rig_suspect(&r, 0);
+		}
+		killed_us = env_now_us();
+		WAIT_FOR(c.lease_ms + 2 * c.poll_ms + 2500,
+			daemon_metric(d[1 - leads], leader) == 1);
+		if (round < 2)
+			REQUIRE_INT(env_now_us() - killed_us, <, 2500 * US_PER_MS);
+		rig_wait_none(&r, 0,
+			"status='PROCESSING' AND locked_until<NOW(6)-INTERVAL 2500000 MICROSECOND",
+			c.lease_ms + 4000);
+		before = rig_rows(&r, 0, "status='SENT'");
+		WAIT_FOR(10000, rig_rows(&r, 0, "status='SENT'") > before + 100);
+		if (round == 2) {
+			daemon_signal(d[leads], SIGCONT);
+			env_sleep_ms(1500);
+			REQUIRE(daemon_runs(d[leads]));
+		} else {
+			daemon_start(d[leads]);
+			daemon_wait_ready(d[leads], true);
+		}
+	}
+	producer_stop(producer);
+	rig_wait_sent(&r, 0, 30000);
+	for (int i = 0; i < 2; i++)
+		daemon_stop(d[i]);
+	rig_judge(&r, 0, &allowed, NULL);
+	for (int i = 0; i < 2; i++)
+		daemon_free(d[i]);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(ties_of_a_whole_second_and_aggregates_that_differ_in_case_keep_their_order)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d[2] = { daemon_new("one"), daemon_new("two") };
+	struct production p = { .first = 1, .count = 3000, .aggregates = 30, .transaction = 100 };
+	struct allowance exactly = { .ordered = true };
+
+	rig_open_with(&r, 1, "outbox_event_minimal.sql");
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	db_produce(r.db, &r.schema[0], &p);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET created_at='2024-01-01 10:00:00',"
+		"aggregate_id=IF(id%%2=0,UPPER(aggregate_id),aggregate_id)",
+		r.schema[0].name);
+	for (int i = 0; i < 2; i++) {
+		daemon_configure(d[i], &c);
+		daemon_start(d[i]);
+	}
+	rig_wait_sent(&r, 0, 30000);
+	for (int i = 0; i < 2; i++)
+		daemon_stop(d[i]);
+	rig_judge(&r, 0, &exactly, NULL);
+	for (int i = 0; i < 2; i++)
+		daemon_free(d[i]);
+	rig_close(&r);
+}
+END_TEST
+
+RIG_MAIN("daemon: order", 120, behind_a_failing_head_its_aggregate_waits_and_all_others_flow,
+	a_dead_event_blocks_its_aggregate_where_so_configured,
+	a_dead_event_is_passed_where_so_configured,
+	of_two_processes_one_leads_and_the_other_takes_over_when_it_is_killed,
+	ties_of_a_whole_second_and_aggregates_that_differ_in_case_keep_their_order)
