@@ -651,6 +651,73 @@ START_TEST(a_requeued_event_goes_first_and_what_waited_follows_in_order)
 }
 END_TEST
 
+/* Events of type "bad" go nowhere until a queue is bound for them. */
+START_TEST(changes_made_all_the_time_beside_a_relay_lose_double_and_reorder_nothing)
+{
+	struct stage s;
+	struct allowance a = { .ordered = true, .charged_any = true };
+	int64_t until;
+	char skipped[300] = "";
+
+	stage_open(&s, "aggregate");
+	s.conf.max_attempts = 2;
+	s.conf.retry_base_ms = 50;
+	s.conf.retry_cap_ms = 100;
+	daemon_configure(s.d, &s.conf);
+	mq_unbind(s.rig.mq, s.rig.queue, s.rig.exchange, "#");
+	mq_bind(s.rig.mq, s.rig.queue, s.rig.exchange, "order.created");
+	for (unsigned i = 0; i < 20; i++) {
+		char aggregate[16];
+
+		snprintf(aggregate, sizeof(aggregate), "r%u", i);
+		add_many(&s.rig, aggregate, 1, 25);
+	}
+	db_exec(s.rig.db, "UPDATE %s.outbox_event SET event_type='bad' WHERE id%%6=0",
+		s.rig.schema[0].name);
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, true);
+	until = env_now_us() + 6 * US_PER_SEC;
+	for (unsigned i = 0; env_now_us() < until; i++) {
+		char *victim = db_text(s.rig.db,
+			"SELECT event_id FROM %s.outbox_event WHERE event_type='bad' AND "
+			"status<>'SENT' ORDER BY RAND() LIMIT 1",
+			s.rig.schema[0].name);
+
+		run(s.d, "requeue", i % 2 == 0 ? "--all" : "--class",
+			i % 2 == 0 ? NULL : "UNROUTABLE", NULL);
+		if (last.status > 1)
+			FAIL("%s%s", last.out, last.err);
+		run(s.d, "requeue", "--status", "RETRY", "--all", NULL);
+		if (last.status > 1)
+			FAIL("%s%s", last.out, last.err);
+		if (victim != NULL && i % 4 == 0) {
+			run(s.d, "skip", "--reason", "a test", victim, NULL);
+			if (last.status > 1)
+				FAIL("%s%s", last.out, last.err);
+			if (last.status == 0)
+				snprintf(skipped, sizeof(skipped), "%s", victim);
+		}
+		free(victim);
+	}
+	REQUIRE(skipped[0] != '\0');
+	require_value(&s.rig, skipped, "status", "DEAD");
+	mq_bind(s.rig.mq, s.rig.queue, s.rig.exchange, "#");
+	until = env_now_us() + 60 * US_PER_SEC;
+	while (rig_rows(&s.rig, 0,
+		       "status<>'SENT' AND (status<>'DEAD' OR last_error NOT LIKE "
+		       "'SKIPPED:%%')") > 0) {
+		run(s.d, "requeue", "--all", NULL);
+		if (last.status > 1 || env_now_us() > until)
+			FAIL("%s%s", last.out, last.err);
+		env_sleep_ms(100);
+	}
+	daemon_stop(s.d);
+	a.dead = rig_rows(&s.rig, 0, "status='DEAD'");
+	rig_judge(&s.rig, 0, &a, NULL);
+	stage_close(&s);
+}
+END_TEST
+
 START_TEST(a_monitoring_account_may_look_and_nothing_else)
 {
 	struct stage s;
@@ -820,6 +887,7 @@ RIG_MAIN("administration", 120, status_counts_every_state_and_says_what_is_block
 	every_change_leaves_a_line_in_syslog,
 	behind_a_skipped_event_everything_flows_in_order_at_once,
 	a_requeued_event_goes_first_and_what_waited_follows_in_order,
+	changes_made_all_the_time_beside_a_relay_lose_double_and_reorder_nothing,
 	a_monitoring_account_may_look_and_nothing_else,
 	the_daemon_counts_its_tables_and_never_shows_old_counts_as_new,
 	every_metric_in_the_alert_rules_exists)
