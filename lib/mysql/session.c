@@ -457,7 +457,7 @@ static int row_identity(
 	struct server *s = arg;
 	char text[64];
 	const char *number = text;
-	unsigned major = 0, minor = 0, patch = 0;
+	unsigned part[3] = { 0 }; /* 10.11.6 */
 	uint64_t id = 0;
 
 	(void)e;
@@ -467,10 +467,17 @@ static int row_identity(
 	s->mariadb = strcasestr(text, "mariadb") != NULL;
 	if (s->mariadb && strncmp(text, "5.5.5-", 6) == 0)
 		number += 6; /* once told to old replicas */
-	sscanf(number, "%u.%u.%u", &major, &minor, &patch);
-	s->version = major * 10000 + minor * 100 + patch;
-	snprintf(s->name, sizeof(s->name), "%s%u.%u.%u", s->mariadb ? "MariaDB " : "", major, minor,
-		patch);
+	for (unsigned i = 0; i < ARRAY_LEN(part); i++) {
+		char *end;
+
+		part[i] = (unsigned)strtoul(number, &end, 10);
+		if (*end != '.')
+			break;
+		number = end + 1;
+	}
+	s->version = part[0] * 10000 + part[1] * 100 + part[2];
+	snprintf(s->name, sizeof(s->name), "%s%u.%u.%u", s->mariadb ? "MariaDB " : "", part[0],
+		part[1], part[2]);
 	s->isolation = s->mariadb && s->version < 110101 ? "tx_isolation" : "transaction_isolation";
 	value_id(v[1], &id);
 	s->session = id;

@@ -12,19 +12,23 @@
 /* An unordered relay holds nothing while it is silent; an ordered one holds the lock. */
 #define PATIENT_WAIT_S 28800
 
-int store_room(void *array, size_t *cap, size_t want, size_t each, struct err *e)
+void *store_grown(void *array, size_t *cap, size_t want, size_t each, struct err *e)
 {
-	void *old, *more;
+	void *more;
 
-	if (want <= *cap)
-		return 0;
-	memcpy(&old, array, sizeof(old));
-	more = realloc(old, want * each);
-	if (more == NULL)
-		return err_set(e, ERR_NOMEM, errno, "room for %zu rows", want);
-	memcpy(array, &more, sizeof(more));
+	if (array != NULL && want <= *cap)
+		return array;
+	if (want == 0)
+		want = 1;
+	more = reallocarray(array, want, each);
+	if (more == NULL) {
+		err_set(e, ERR_NOMEM, errno, "room for %zu rows", want);
+		free(array);
+		*cap = 0;
+		return NULL;
+	}
 	*cap = want;
-	return 0;
+	return more;
 }
 
 int store_run(struct mysql_store *s, struct reply *r, struct err *e)

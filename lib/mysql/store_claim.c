@@ -304,8 +304,10 @@ static int mark_rows(struct claiming *c, struct err *e)
 	int64_t lease_us = c->spec->lease_us;
 	struct reply r = { 0 };
 
-	qsort(s->ids, c->id_count, sizeof(*s->ids), by_id);
-	qsort(s->takeovers, c->takeover_count, sizeof(*s->takeovers), by_takeover_id);
+	if (c->id_count > 0)
+		qsort(s->ids, c->id_count, sizeof(*s->ids), by_id);
+	if (c->takeover_count > 0)
+		qsort(s->takeovers, c->takeover_count, sizeof(*s->takeovers), by_takeover_id);
 	for (size_t i = 0; i < c->id_count; i += SQL_IDS_MAX) {
 		add(c, ANSWER_NONE, 0);
 		c->statements = 1; /* of these any number may follow */

@@ -53,10 +53,13 @@ struct mysql_store {
 
 #define store_of(s) container_of(s, struct mysql_store, base)
 
-/* Makes room for `want` elements; 0 or -1 with ERR_NOMEM. */
-int store_room(void *array, size_t *cap, size_t want, size_t each, struct err *e);
+/* The array with room for `want` elements. NULL with ERR_NOMEM: it is gone. */
+void *store_grown(void *array, size_t *cap, size_t want, size_t each, struct err *e);
 #define ROOM(s, array, want, e)                                                                    \
-	store_room(&(s)->array, &(s)->array##_cap, want, sizeof(*(s)->array), e)
+	(((s)->array = store_grown(                                                                \
+		  (s)->array, &(s)->array##_cap, want, sizeof(*(s)->array), e)) != NULL            \
+			? 0                                                                        \
+			: -1)
 
 /* Sends s->text and empties it. */
 int store_run(struct mysql_store *s, struct reply *r, struct err *e);

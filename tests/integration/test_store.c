@@ -68,6 +68,8 @@ static int row_answer(
 }
 
 static int try_on(struct session *c, struct answer *a, struct err *e, const char *fmt, va_list ap)
+	PRINTF(4, 0);
+static int try_on(struct session *c, struct answer *a, struct err *e, const char *fmt, va_list ap)
 {
 	struct buf text = { 0 };
 	struct reply r = { .row = row_answer, .arg = a };
@@ -127,11 +129,14 @@ static struct session *session_as(const char *user, const char *database)
 	return c;
 }
 
+static unsigned made;
+
 static void setup(void)
 {
 	uint64_t n = rng_os_seed();
 	struct err e = { 0 };
 
+	made = 0;
 	signal(SIGPIPE, SIG_IGN);
 	ck_assert_int_eq(mysql_global_init(&e), 0);
 	server.host = strdup(env("OUTBOXD_TEST_MYSQL_HOST"));
@@ -204,7 +209,6 @@ static struct store *fresh_store(const char *ddl)
 static void add_rows(unsigned n)
 {
 	struct buf text = { 0 };
-	static unsigned made;
 
 	buf_adds(&text, "INSERT INTO outbox_event (event_id,aggregate_type,aggregate_id,event_type,"
 			"payload,created_at) VALUES ");
@@ -554,6 +558,8 @@ static void race_for(enum row_class class, unsigned rows, unsigned racers)
 	struct racer r[10];
 	unsigned taken = 0;
 
+	for (size_t i = 0; i < ARRAY_LEN(seen); i++)
+		seen[i] = 0;
 	for (unsigned i = 0; i < racers; i++) {
 		r[i] = (struct racer){ .conf = &plain, .batch = 37, .class = class, .seen = seen };
 		snprintf(r[i].owner, sizeof(r[i].owner), "racer/%u", i);
