@@ -116,7 +116,7 @@ format:
 install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/man/man5 \
 		$(DESTDIR)$(PREFIX)/share/outboxd/sql $(DESTDIR)$(PREFIX)/share/doc/outboxd $(DESTDIR)$(UNITDIR) \
-		$(DESTDIR)$(SYSCONFDIR)/outboxd
+		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(SYSCONFDIR)/outboxd $(DESTDIR)$(SYSCONFDIR)/logrotate.d
 	install -m 0755 $(B)/outboxd $(DESTDIR)$(PREFIX)/sbin/outboxd
 	install -m 0644 cmd/outboxd/outboxd.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -m 0644 conf/outboxd.yaml.5 $(DESTDIR)$(PREFIX)/share/man/man5/
@@ -125,6 +125,9 @@ install: all
 	sed 's|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' systemd/outboxd.service.in \
 		>$(DESTDIR)$(UNITDIR)/outboxd.service
 	chmod 0644 $(DESTDIR)$(UNITDIR)/outboxd.service
+	install -m 0644 systemd/outboxd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/outboxd.conf
+	test -e $(DESTDIR)$(SYSCONFDIR)/logrotate.d/outboxd || \
+		install -m 0644 systemd/outboxd.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/outboxd
 	test -e $(DESTDIR)$(SYSCONFDIR)/outboxd/outboxd.yaml || \
 		install -m 0640 conf/outboxd.yaml $(DESTDIR)$(SYSCONFDIR)/outboxd/outboxd.yaml
 
@@ -132,7 +135,8 @@ install: all
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/share/outboxd $(DESTDIR)$(PREFIX)/share/doc/outboxd
 	rm -f $(DESTDIR)$(PREFIX)/sbin/outboxd $(DESTDIR)$(PREFIX)/share/man/man8/outboxd.8 \
-		$(DESTDIR)$(PREFIX)/share/man/man5/outboxd.yaml.5 $(DESTDIR)$(UNITDIR)/outboxd.service
+		$(DESTDIR)$(PREFIX)/share/man/man5/outboxd.yaml.5 $(DESTDIR)$(UNITDIR)/outboxd.service \
+		$(DESTDIR)$(PREFIX)/lib/sysusers.d/outboxd.conf
 
 clean:
 	@if [ -d $(B)/servers ]; then OUTBOXD_SERVERS_DIR=$(B)/servers tests/servers stop >/dev/null 2>&1 || :; fi
