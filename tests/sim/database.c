@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGE_ROWS 200
+#define PAGE_ROWS 20
 
 struct session {
 	struct session *next;
@@ -373,6 +373,8 @@ static int pick_class(struct fake_store *s, enum row_class c, unsigned limit,
 			for (unsigned i = 0; i < lockeds; i++) {
 				struct row key = view(locked[i]);
 
+				trace(w, 3, "relay %u: %s is locked, skipped", s->a->index,
+					locked[i]->event_id);
 				(void)sink->skipped(sink->arg, &key);
 			}
 			lockeds = 0;
@@ -637,12 +639,17 @@ static bool bars(const struct trow *r, bool pass_dead)
 	return r->status != ST_DEAD || !(pass_dead || r->skipped);
 }
 
+static bool precedes(const struct trow *a, const struct trow *b)
+{
+	return a->created_us != b->created_us ? a->created_us < b->created_us : a->id < b->id;
+}
+
 static void probe(struct fake_store *s, struct order_probe *p, bool pass_dead)
 {
 	struct world *w = s->a->w;
 	struct trow *at = w->table.rows[p->id];
 	struct tnode key = { .k1 = p->created_us, .id = p->id };
-	struct trow *r = row_of_order(tree_before(at->aggregate->unsent, &key));
+	struct trow *r = row_of_order(tree_before(at->aggregate->unsent, &key)), *sent;
 
 	if (!slice_eq(p->aggregate_id, slice_str(at->aggregate->id)) ||
 		!slice_eq(p->aggregate_type, slice_str(at->aggregate->type)))
@@ -650,13 +657,16 @@ static void probe(struct fake_store *s, struct order_probe *p, bool pass_dead)
 	while (r != NULL && !bars(r, pass_dead))
 		r = row_of_order(tree_before(at->aggregate->unsent, &r->order));
 	p->head_id = 0;
-	if (r == NULL)
+	/* Going back, the first that is SENT ends the search: what is before has been passed. */
+	sent = row_of_order(tree_before(at->aggregate->sent, &key));
+	if (r == NULL || (sent != NULL && precedes(r, sent)))
 		return;
 	p->head_id = r->id;
 	snprintf(p->head_event_id, sizeof(p->head_event_id), "%s", r->event_id);
 	p->head_dead = r->status == ST_DEAD;
 	p->head_owned = mine(s, r);
 	p->head_due_us = 0;
+	trace(w, 4, "relay %u: before %s stands %s", s->a->index, at->event_id, r->event_id);
 	if (r->status == ST_PROCESSING && r->owner != 0 && r->locked_until_us > db_now(w))
 		p->head_due_us = r->locked_until_us - db_now(w);
 	else if ((r->status == ST_RETRY || r->status == ST_PENDING) && r->next_retry_us > db_now(w))
@@ -678,8 +688,10 @@ static int db_predecessors(
 static unsigned release(struct world *w, struct aggregate *a, unsigned limit)
 {
 	unsigned n = 0;
+	struct tnode *sent = tree_last(a->sent);
+	struct tnode *first = sent != NULL ? tree_after(a->unsent, sent) : tree_first(a->unsent);
 
-	for (struct trow *r = row_of_order(tree_first(a->unsent)); r != NULL && n < limit;
+	for (struct trow *r = row_of_order(first); r != NULL && n < limit;
 		r = row_of_order(tree_after(a->unsent, &r->order))) {
 		if ((r->status != ST_PENDING && r->status != ST_RETRY) ||
 			r->next_retry_us == NO_TIME || strncmp(r->error, "WAITING", 7) != 0)
@@ -740,7 +752,7 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 		memcpy(&key.k2, cursor->created_at, sizeof(key.k2));
 		key.id = cursor->id;
 	}
-	for (; cursor->stage < ARRAY_LEN(stages); cursor->stage++) {
+	while (cursor->stage < ARRAY_LEN(stages)) {
 		enum status st = stages[cursor->stage];
 
 		if (st == ST_PENDING && !cursor->started)
@@ -763,8 +775,10 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 			s->a->work++;
 			key = r->index;
 		}
+		/* Each stage is a statement of its own: rows move in between. */
 		cursor->started = false;
-		key = (struct tnode){ .k1 = NO_TIME, .k2 = INT64_MIN };
+		*more = ++cursor->stage < ARRAY_LEN(stages);
+		break;
 	}
 	return leave(s, FATE_DONE, NULL, e);
 }

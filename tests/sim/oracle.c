@@ -67,19 +67,30 @@ void oracle_sent(struct world *w, struct actor *a, struct trow *r, enum channel 
 }
 
 /* G3: a later event of the aggregate got there first, though this one was there to be seen when
- * that was claimed. */
+ * that was claimed. One that came too late for some event is out of order anyway, and those behind
+ * that event need not wait for it. */
 static void check_order(struct world *w, const struct trow *r)
 {
+	const struct trow *passed = NULL;
+
 	for (size_t i = 1; i <= w->table.count; i++) {
 		const struct trow *f = w->table.rows[i];
 
-		if (f->aggregate != r->aggregate || f->copies == 0 || !before(r, f))
+		if (f->aggregate != r->aggregate || !before(r, f) ||
+			(passed != NULL && before(passed, f)))
 			continue;
-		if (r->visible_us > f->first_claimed_us) {
-			w->tally->hazards++;
-			continue;
-		}
-		if (r->foreign)
+		/* marked SENT by hand, it stands for all before it */
+		if (f->foreign || (f->copies > 0 && r->visible_us > f->first_claimed_us))
+			passed = f;
+	}
+	w->tally->hazards += passed != NULL;
+	if (r->foreign)
+		return;
+	for (size_t i = 1; i <= w->table.count; i++) {
+		const struct trow *f = w->table.rows[i];
+
+		if (f->aggregate != r->aggregate || f->copies == 0 || !before(r, f) ||
+			f == passed || (passed != NULL && before(passed, f)))
 			continue;
 		wrong(w,
 			"G3: %s arrives after %s, %s/%s (visible %" PRId64

@@ -55,6 +55,7 @@ enum status { ST_PENDING, ST_RETRY, ST_PROCESSING, ST_SENT, ST_DEAD, STATUSES };
 struct aggregate {
 	char type[24], id[24];
 	struct tnode *unsent; /* visible rows that are not SENT, by (created_at, id) */
+	struct tnode *sent;   /* and those that are */
 	struct trow *last;    /* the one highest in order that has reached the broker */
 };
 
@@ -109,6 +110,7 @@ struct table {
 
 void tree_insert(struct tnode **root, struct tnode *n);
 void tree_remove(struct tnode **root, struct tnode *n);
+struct tnode *tree_last(struct tnode *root);
 struct tnode *tree_first(struct tnode *root);
 struct tnode *tree_after(struct tnode *root, const struct tnode *key);
 struct tnode *tree_before(struct tnode *root, const struct tnode *key);

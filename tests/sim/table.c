@@ -71,6 +71,13 @@ struct tnode *tree_first(struct tnode *t)
 	return t;
 }
 
+struct tnode *tree_last(struct tnode *t)
+{
+	while (t != NULL && t->kid[1] != NULL)
+		t = t->kid[1];
+	return t;
+}
+
 struct tnode *tree_after(struct tnode *t, const struct tnode *key)
 {
 	struct tnode *best = NULL;
@@ -145,41 +152,36 @@ struct trow *table_insert(struct table *t, struct aggregate *a, int64_t created_
 	return r;
 }
 
-static struct tnode **tree_of(struct table *t, struct trow *r)
+static struct tnode **order_tree(struct trow *r)
 {
-	return r->status == ST_SENT ? NULL : &t->tree[r->status];
+	return r->status == ST_SENT ? &r->aggregate->sent : &r->aggregate->unsent;
 }
 
 void table_link(struct table *t, struct trow *r)
 {
-	struct tnode **tree = tree_of(t, r);
-
 	t->in_status[r->status]++;
 	if (r->status != ST_SENT && r->status != ST_DEAD)
 		t->open++;
-	if (tree == NULL)
+	r->order.k1 = r->created_us;
+	r->order.k2 = 0;
+	r->order.id = r->id;
+	tree_insert(order_tree(r), &r->order);
+	if (r->status == ST_SENT)
 		return;
 	r->index.k1 = r->status == ST_PROCESSING ? r->locked_until_us : r->next_retry_us;
 	r->index.k2 = r->created_us;
 	r->index.id = r->id;
-	tree_insert(tree, &r->index);
-	r->order.k1 = r->created_us;
-	r->order.k2 = 0;
-	r->order.id = r->id;
-	tree_insert(&r->aggregate->unsent, &r->order);
+	tree_insert(&t->tree[r->status], &r->index);
 }
 
 void table_unlink(struct table *t, struct trow *r)
 {
-	struct tnode **tree = tree_of(t, r);
-
 	t->in_status[r->status]--;
 	if (r->status != ST_SENT && r->status != ST_DEAD)
 		t->open--;
-	if (tree == NULL)
-		return;
-	tree_remove(tree, &r->index);
-	tree_remove(&r->aggregate->unsent, &r->order);
+	tree_remove(order_tree(r), &r->order);
+	if (r->status != ST_SENT)
+		tree_remove(&t->tree[r->status], &r->index);
 }
 
 void table_commit(struct table *t, struct trow *r, int64_t now_us)
