@@ -348,15 +348,14 @@ static int await(
 }
 
 int connection_call(struct connection *c, uint16_t channel, uint32_t id, void *method,
-	uint32_t reply, struct err *e)
+	uint32_t reply, int64_t deadline_us, struct err *e)
 {
-	int64_t deadline = clock_mono_us() + c->conf->connect_timeout_us;
 	int rc;
 
 	if (connection_method(c, channel, id, method, e) < 0)
 		return -1;
-	enter(c, deadline);
-	rc = await(c, channel, reply, deadline, e);
+	enter(c, deadline_us);
+	rc = await(c, channel, reply, deadline_us, e);
 	leave(c);
 	return rc;
 }
@@ -372,7 +371,8 @@ void connection_close(struct connection *c, bool politely)
 
 	if (!connection_is_open(c))
 		return;
-	if (politely && c->write_error.kind == ERR_NONE && now - c->heard_us <= lately &&
+	if (politely && connection_pending(c) == 0 && c->write_error.kind == ERR_NONE &&
+		now - c->heard_us <= lately &&
 		connection_method(c, 0, AMQP_CONNECTION_CLOSE_METHOD, &m, &e) == 0) {
 		enter(c, now + CLOSE_US);
 		while (next_frame(c, now + CLOSE_US, &f, &e) > 0) {
@@ -564,8 +564,9 @@ static int login_refused(const char *what, struct err *e)
 	return err_wrap(e, "%s", what);
 }
 
-static int log_in(struct connection *c, int64_t deadline_us, struct server_start *s, struct err *e)
+static int log_in(struct connection *c, int64_t deadline_us, struct err *e)
 {
+	struct server_start s;
 	amqp_connection_open_t open = { .virtual_host = codec_bytes(slice_str(c->conf->vhost)) };
 	struct frame f;
 	void *method;
@@ -575,11 +576,11 @@ static int log_in(struct connection *c, int64_t deadline_us, struct server_start
 	if (buf_add(&c->out, "AMQP\0\0\x09\x01", 8) < 0)
 		return err_set(e, ERR_NOMEM, ENOMEM, "out of memory");
 	connection_write(c);
-	if (read_start(c, deadline_us, s, e) < 0)
+	if (read_start(c, deadline_us, &s, e) < 0)
 		return -1;
 	snprintf(c->peer + strlen(c->peer), sizeof(c->peer) - strlen(c->peer), " (%.*s %.*s)",
-		(int)s->product.len, s->product.ptr != NULL ? s->product.ptr : "",
-		(int)s->version.len, s->version.ptr != NULL ? s->version.ptr : "");
+		(int)s.product.len, s.product.ptr != NULL ? s.product.ptr : "", (int)s.version.len,
+		s.version.ptr != NULL ? s.version.ptr : "");
 	if (send_login(c, e) < 0)
 		return -1;
 	if (expect(c, AMQP_CONNECTION_TUNE_METHOD, deadline_us, &f, &method, e) < 0)
@@ -604,7 +605,7 @@ static int log_in(struct connection *c, int64_t deadline_us, struct server_start
 static int attempt(struct connection *c, const struct endpoint *host, const struct addrinfo *a,
 	int64_t deadline_us, struct err *e)
 {
-	struct server_start s;
+	char where[160];
 	char address[NI_MAXHOST] = "";
 
 	disconnect(c);
@@ -612,15 +613,16 @@ static int attempt(struct connection *c, const struct endpoint *host, const stru
 	c->heartbeat_us = 0;
 	if (buf_reserve(&c->in, FRAME_MAX_WANTED) < 0)
 		return err_set(e, ERR_NOMEM, ENOMEM, "out of memory");
-	snprintf(c->peer, sizeof(c->peer), strchr(host->host, ':') != NULL ? "[%s]:%u" : "%s:%u",
+	snprintf(where, sizeof(where), strchr(host->host, ':') != NULL ? "[%s]:%u" : "%s:%u",
 		host->host, host->port);
+	snprintf(c->peer, sizeof(c->peer), "%s", where);
 	if (stream_connect(&c->stream, a->ai_addr, a->ai_addrlen, deadline_us, e) < 0)
 		goto fail;
 	if (c->conf->tls.mode != TLS_DISABLED &&
 		stream_start_tls(&c->stream, &c->conf->tls, host->host, deadline_us, e) < 0)
 		goto fail;
 	c->heard_us = c->said_us = clock_mono_us();
-	if (log_in(c, deadline_us, &s, e) < 0)
+	if (log_in(c, deadline_us, e) < 0)
 		goto fail;
 	return 0;
 fail:
@@ -628,8 +630,8 @@ fail:
 	disconnect(c);
 	getnameinfo(a->ai_addr, a->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST);
 	if (strcmp(address, host->host) != 0)
-		return err_wrap(e, "%s:%u (%s)", host->host, host->port, address);
-	return err_wrap(e, "%s:%u", host->host, host->port);
+		return err_wrap(e, "%s (%s)", where, address);
+	return err_wrap(e, "%s", where);
 }
 
 static int resolve(const struct endpoint *host, struct addrinfo **list, struct err *e)

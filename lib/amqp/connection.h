@@ -62,7 +62,8 @@ int connection_open(struct connection *c, struct err *e) MUST_CHECK;
 bool connection_is_open(const struct connection *c);
 
 /* `politely`: says goodbye and waits for the answer for up to a second, if the broker was heard
- * lately. */
+ * lately and nothing waits to be written: what was not sent yet had better not be sent now, when
+ * nobody waits for its outcome any more. */
 void connection_close(struct connection *c, bool politely);
 
 /* Bytes that wait to be written. */
@@ -82,10 +83,10 @@ void connection_write(struct connection *c);
 /* Hands out everything that has arrived; heartbeats. -1: the connection is finished. */
 int connection_read(struct connection *c, struct err *e) MUST_CHECK;
 
-/* Sends a method and waits for `reply` on its channel, up to connect_timeout, handing out all
- * other frames. ERR_REFUSED: the broker closed the channel over it; that frame was handed out. */
+/* Sends a method and waits for `reply` on its channel, up to the deadline, handing out all other
+ * frames. ERR_REFUSED: the broker closed the channel over it; that frame was handed out. */
 int connection_call(struct connection *c, uint16_t channel, uint32_t id, void *method,
-	uint32_t reply, struct err *e) MUST_CHECK;
+	uint32_t reply, int64_t deadline_us, struct err *e) MUST_CHECK;
 
 /* When connection_read() wants to be called at the latest. */
 int64_t connection_next_us(const struct connection *c);

@@ -2,6 +2,7 @@
 
 #include "amqp/confirms.h"
 #include "amqp/connection.h"
+#include "sys/clock.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -199,34 +200,37 @@ static int not_connected(struct err *e)
 	return err_set(e, ERR_LINK, ENOTCONN, "not connected");
 }
 
-static int open_channel(struct amqp_publisher *p, uint16_t wire, bool confirm, struct err *e)
+static int open_channel(
+	struct amqp_publisher *p, uint16_t wire, bool confirm, int64_t deadline_us, struct err *e)
 {
 	amqp_channel_open_t open = { 0 };
 	amqp_confirm_select_t select = { 0 };
 
 	if (connection_call(&p->connection, wire, AMQP_CHANNEL_OPEN_METHOD, &open,
-		    AMQP_CHANNEL_OPEN_OK_METHOD, e) < 0)
+		    AMQP_CHANNEL_OPEN_OK_METHOD, deadline_us, e) < 0)
 		return err_wrap(e, "open a channel");
 	if (confirm && connection_call(&p->connection, wire, AMQP_CONFIRM_SELECT_METHOD, &select,
-			       AMQP_CONFIRM_SELECT_OK_METHOD, e) < 0)
+			       AMQP_CONFIRM_SELECT_OK_METHOD, deadline_us, e) < 0)
 		return err_wrap(e, "confirm mode");
 	return 0;
 }
 
-static int close_channel(struct amqp_publisher *p, uint16_t wire, struct err *e)
+static int close_channel(
+	struct amqp_publisher *p, uint16_t wire, int64_t deadline_us, struct err *e)
 {
 	amqp_channel_close_t m = { .reply_code = AMQP_REPLY_SUCCESS,
 		.reply_text = codec_bytes(SLICE_LIT("again")) };
 
 	return connection_call(&p->connection, wire, AMQP_CHANNEL_CLOSE_METHOD, &m,
-		AMQP_CHANNEL_CLOSE_OK_METHOD, e);
+		AMQP_CHANNEL_CLOSE_OK_METHOD, deadline_us, e);
 }
 
-static int open_confirmed(struct amqp_publisher *p, struct amqp_channel *ch, struct err *e)
+static int open_confirmed(
+	struct amqp_publisher *p, struct amqp_channel *ch, int64_t deadline_us, struct err *e)
 {
 	ch->state = OPENING;
 	forget(ch);
-	if (open_channel(p, WIRE(ch - p->channels), true, e) < 0) {
+	if (open_channel(p, WIRE(ch - p->channels), true, deadline_us, e) < 0) {
 		ch->state = SHUT;
 		return -1;
 	}
@@ -249,6 +253,8 @@ static void op_close(struct publisher *base)
 static int op_connect(struct publisher *base, struct err *e)
 {
 	struct amqp_publisher *p = self(base);
+	int64_t timeout = p->connection.conf->connect_timeout_us;
+	int64_t deadline = clock_mono_us() + timeout;
 
 	op_close(base);
 	base->peer[0] = '\0';
@@ -260,8 +266,11 @@ static int op_connect(struct publisher *base, struct err *e)
 			base->peer, p->connection.channel_max, CHANNELS);
 		goto fail;
 	}
+	/* However long the search took: the broker that was found gets a fair chance. */
+	if (deadline < clock_mono_us() + timeout / 4)
+		deadline = clock_mono_us() + timeout / 4;
 	for (int i = 0; i < CHANNELS; i++) {
-		if (open_confirmed(p, &p->channels[i], e) < 0) {
+		if (open_confirmed(p, &p->channels[i], deadline, e) < 0) {
 			finished(p, e);
 			goto fail;
 		}
@@ -297,9 +306,12 @@ static int op_send(struct publisher *base, enum channel which, const struct enve
 			return err_set(e, ERR_AGAIN, 0, "the broker does not read fast enough");
 	}
 	if (confirms_reserve(&ch->confirms, env->message_id.len) < 0)
-		return err_set(e, ERR_NOMEM, ENOMEM, "out of memory");
-	if (codec_publish(&c->codec, &c->out, WIRE(which), env, c->frame_max, &size, e) < 0)
+		return err_set(e, ERR_AGAIN, ENOMEM, "out of memory");
+	if (codec_publish(&c->codec, &c->out, WIRE(which), env, c->frame_max, &size, e) < 0) {
+		if (e->kind == ERR_NOMEM)
+			e->kind = ERR_AGAIN;
 		return -1;
+	}
 	confirms_sent(&ch->confirms, cookie, env->message_id);
 	if (connection_pending(c) >= WRITE_AT)
 		connection_write(c);
@@ -322,16 +334,17 @@ static int op_reopen(struct publisher *base, enum channel which, struct err *e)
 {
 	struct amqp_publisher *p = self(base);
 	struct amqp_channel *ch = &p->channels[which];
+	int64_t deadline = clock_mono_us() + p->connection.conf->connect_timeout_us;
 
 	if (p->dead || !connection_is_open(&p->connection))
 		return not_connected(e);
 	if (ch->state == OPEN) {
 		ch->state = SHUT;
 		forget(ch);
-		if (close_channel(p, WIRE(which), e) < 0)
+		if (close_channel(p, WIRE(which), deadline, e) < 0)
 			return finished(p, e);
 	}
-	if (open_confirmed(p, ch, e) < 0)
+	if (open_confirmed(p, ch, deadline, e) < 0)
 		return finished(p, e);
 	return 0;
 }
@@ -415,6 +428,7 @@ int amqp_check_exchange(struct publisher *base, const char *exchange, struct err
 		.type = codec_bytes(SLICE_LIT("")),
 		.passive = 1,
 	};
+	int64_t deadline = clock_mono_us() + p->connection.conf->connect_timeout_us;
 
 	if (p->dead || !connection_is_open(&p->connection))
 		return not_connected(e);
@@ -424,12 +438,12 @@ int amqp_check_exchange(struct publisher *base, const char *exchange, struct err
 		return err_set(e, ERR_REFUSED, 0, "the name is longer than 255 bytes");
 	if (p->connection.channel_max < WIRE_CHECK)
 		return err_set(e, ERR_AGAIN, 0, "the broker allows no third channel");
-	if (open_channel(p, WIRE_CHECK, false, e) < 0)
+	if (open_channel(p, WIRE_CHECK, false, deadline, e) < 0)
 		return finished(p, e);
 	if (connection_call(&p->connection, WIRE_CHECK, AMQP_EXCHANGE_DECLARE_METHOD, &m,
-		    AMQP_EXCHANGE_DECLARE_OK_METHOD, e) < 0)
+		    AMQP_EXCHANGE_DECLARE_OK_METHOD, deadline, e) < 0)
 		return e->kind == ERR_REFUSED ? -1 : finished(p, e);
-	if (close_channel(p, WIRE_CHECK, e) < 0)
+	if (close_channel(p, WIRE_CHECK, deadline, e) < 0)
 		return finished(p, e);
 	return 0;
 }

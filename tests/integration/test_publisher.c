@@ -238,6 +238,18 @@ static long resident_kib(void)
 	return resident * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
+/* Since `before` at most so many KiB more. A sanitizer keeps what was freed for a while. */
+static void still_flat(long before, long most_kib)
+{
+#if !defined(__SANITIZE_ADDRESS__)
+	long more = resident_kib() - before;
+
+	ck_assert_msg(more < most_kib, "%ld KiB more", more);
+#else
+	(void)before, (void)most_kib;
+#endif
+}
+
 static int descriptors(void)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -367,26 +379,24 @@ START_TEST(a_return_followed_by_a_nack_is_a_return)
 }
 END_TEST
 
-START_TEST(large_returns_are_skipped_without_being_kept)
+START_TEST(the_body_of_a_large_return_is_stepped_over)
 {
 	struct fake_broker *f = fake_broker_start(NULL);
 	struct bench *b = bench_fake(f);
 	size_t n = 4 << 20;
 	char *body = malloc(n);
-	long before;
 
 	memset(body, 'x', n);
 	connected(b);
 	for (int i = 0; i < 12; i++) {
-		if (i == 4)
-			before = resident_kib();
 		ck_assert_int_eq(
 			send_body(b, CHANNEL_FAST, "events", "return", (struct slice){ body, n }),
 			0);
 		UNTIL(b, b->open == 0);
 	}
 	ck_assert_uint_eq(b->returned, 12);
-	(void)before; /* the fake shares this process: memory is measured on RabbitMQ */
+	ck_assert_int_eq(send_one(b, CHANNEL_FAST, "events", "order"), 0);
+	UNTIL(b, b->acked == 1);
 	free(body);
 	bench_end(b);
 	fake_broker_stop(f);
@@ -1223,7 +1233,7 @@ START_TEST(rabbitmq_closes_one_channel_a_thousand_times_and_memory_stays_flat)
 	}
 	UNTIL(b, b->acked == 1000);
 	ck_assert_uint_eq(b->closed[CHANNEL_FAST], 0);
-	ck_assert_msg(resident_kib() - before < 512, "%ld KiB more", resident_kib() - before);
+	still_flat(before, 512);
 	ck_assert_int_eq(send_one(b, CHANNEL_QUARANTINE, "x.closed", "order"), 0);
 	UNTIL(b, b->acked == 1001);
 	bench_real_end(b);
@@ -1257,10 +1267,11 @@ START_TEST(rabbitmq_returns_large_bodies_and_memory_stays_flat)
 	struct bench *b;
 	struct consumer c;
 	size_t n = 50000;
-	char *body = calloc(1, n);
+	char *body;
 	long before = 0;
 
 	NEED_RABBITMQ();
+	body = calloc(1, n);
 	c = consume("returns");
 	b = bench_real();
 	connected(b);
@@ -1273,7 +1284,7 @@ START_TEST(rabbitmq_returns_large_bodies_and_memory_stays_flat)
 	}
 	UNTIL(b, b->open == 0);
 	ck_assert_uint_eq(b->returned, 4000);
-	ck_assert_msg(resident_kib() - before < 1024, "%ld KiB more", resident_kib() - before);
+	still_flat(before, 1024);
 	free(body);
 	bench_real_end(b);
 	consumer_end(&c);
@@ -1285,10 +1296,11 @@ START_TEST(rabbitmq_takes_sixteen_mebibytes_byte_for_byte)
 	struct consumer c;
 	struct bench *b;
 	size_t n = 16 << 20;
-	unsigned char *body = malloc(n);
+	unsigned char *body;
 	amqp_message_t m;
 
 	NEED_RABBITMQ();
+	body = malloc(n);
 	for (size_t i = 0; i < n; i++)
 		body[i] = (unsigned char)(i * 2654435761u >> 13);
 	c = consume("large");
@@ -1737,7 +1749,7 @@ END_TEST
 UNIT_MAIN("publisher", twenty_thousand_messages_are_acked_once_each,
 	merged_reversed_shuffled_and_repeated_acks_change_nothing,
 	wrong_tags_are_counted_and_settle_nothing, nacks_and_returns_reach_exactly_their_messages,
-	a_return_followed_by_a_nack_is_a_return, large_returns_are_skipped_without_being_kept,
+	a_return_followed_by_a_nack_is_a_return, the_body_of_a_large_return_is_stepped_over,
 	a_missing_exchange_closes_the_quarantine_channel_alone,
 	everything_open_on_a_closed_channel_is_forgotten_and_later_acks_ignored,
 	reopening_an_open_channel_closes_it_first_and_reports_nothing,

@@ -155,6 +155,7 @@ START_TEST(after_a_reset_tags_start_at_one_and_old_messages_are_forgotten)
 	struct log l = { 0 };
 
 	send_many(&c, 100);
+	confirms_returned(&c, SLICE_LIT("m60"), 312, SLICE_LIT(""));
 	confirms_reset(&c);
 	settle(&c, &l, 50, true);
 	ck_assert_uint_eq(l.count, 0);
@@ -162,8 +163,25 @@ START_TEST(after_a_reset_tags_start_at_one_and_old_messages_are_forgotten)
 	send_many(&c, 2);
 	confirms_returned(&c, SLICE_LIT("m50"), 312, SLICE_LIT(""));
 	ck_assert_uint_eq(c.unknown_returns, 1);
+	confirms_returned(&c, SLICE_LIT("m1"), 312, SLICE_LIT(""));
+	confirms_returned(&c, SLICE_LIT("m2"), 312, SLICE_LIT(""));
 	settle(&c, &l, 2, true);
 	ck_assert_uint_eq(l.count, 2);
+	ck_assert(l.returned[0] && l.returned[1]);
+	confirms_fini(&c);
+}
+END_TEST
+
+START_TEST(what_a_reset_forgets_takes_no_room_for_ever)
+{
+	struct confirms c = { 0 };
+
+	for (int i = 0; i < 1000; i++) {
+		send_many(&c, 100);
+		confirms_reset(&c);
+	}
+	ck_assert_uint_le(c.cap, 128);
+	ck_assert_uint_le(c.ids_cap, 1024);
 	confirms_fini(&c);
 }
 END_TEST
@@ -332,5 +350,6 @@ UNIT_MAIN("confirms", acks_merged_repeated_out_of_order_and_unknown_settle_each_
 	the_text_of_a_return_is_kept_and_a_ninth_kind_of_text_is_left_out,
 	equal_ids_are_told_apart_by_the_order_of_their_returns,
 	a_return_out_of_order_is_still_found_and_a_strange_one_counted,
-	after_a_reset_tags_start_at_one_and_old_messages_are_forgotten, a_callback_may_send,
+	after_a_reset_tags_start_at_one_and_old_messages_are_forgotten,
+	what_a_reset_forgets_takes_no_room_for_ever, a_callback_may_send,
 	a_window_that_never_empties_needs_no_more_memory, random_histories_agree_with_a_naive_set)
