@@ -121,6 +121,7 @@ install: all
 	install -m 0644 cmd/outboxd/outboxd.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -m 0644 conf/outboxd.yaml.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 0644 sql/*.sql $(DESTDIR)$(PREFIX)/share/outboxd/sql/
+	install -m 0644 conf/outboxd.rules.yaml $(DESTDIR)$(PREFIX)/share/outboxd/
 	install -m 0644 README.md CHANGELOG.md LICENSE conf/outboxd.full.yaml $(DESTDIR)$(PREFIX)/share/doc/outboxd/
 	sed 's|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' systemd/outboxd.service.in \
 		>$(DESTDIR)$(UNITDIR)/outboxd.service
