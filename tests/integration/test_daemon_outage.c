@@ -243,12 +243,12 @@ END_TEST
 START_TEST(a_fixed_exchange_that_vanishes_is_an_outage_of_the_route_and_heals)
 {
 	struct scene s;
+	struct mq *mq;
 	char other[60];
 
 	scene_open(&s);
 	snprintf(other, sizeof(other), "%s.own", s.rig.exchange);
-	mq_declare_exchange(s.rig.mq, other, "topic");
-	mq_bind(s.rig.mq, s.rig.queue, other, "#");
+	mq_declare_exchange_over(s.rig.mq, other, s.rig.exchange);
 	s.conf.source[0].exchange = other;
 	scene_start(&s);
 	mq_delete_exchange(s.rig.mq, other);
@@ -259,15 +259,15 @@ START_TEST(a_fixed_exchange_that_vanishes_is_an_outage_of_the_route_and_heals)
 	REQUIRE_INT(daemon_metric(s.daemon,
 			    "outboxd_broker_errors_total{class=\"channel\",source=\"s0\"}"),
 		<=, 8);
-	mq_declare_exchange(s.rig.mq, other, "topic");
-	mq_bind(s.rig.mq, s.rig.queue, other, "#");
+	mq_declare_exchange_over(s.rig.mq, other, s.rig.exchange);
 	WAIT_FOR(15000, daemon_log(s.daemon, "route works again", NULL) > 0);
 	require_return(&s, 0);
 	require_nobody_charged(&s);
-	mq_unbind(s.rig.mq, s.rig.queue, other, "#");
-	mq_bind(s.rig.mq, s.rig.queue, other, "#");
 	/* rows that were in flight behind the first refusal may go twice */
 	scene_close(&s, WINDOW, 0);
+	mq = mq_open();
+	mq_delete_exchange(mq, other);
+	mq_close(mq);
 }
 END_TEST
 

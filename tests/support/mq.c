@@ -122,6 +122,17 @@ void mq_declare_exchange(struct mq *mq, const char *name, const char *type)
 	must(mq, "exchange.declare", name);
 }
 
+void mq_declare_exchange_over(struct mq *mq, const char *name, const char *over)
+{
+	amqp_table_entry_t entry = { .key = bytes("alternate-exchange"),
+		.value = { .kind = AMQP_FIELD_KIND_UTF8, .value.bytes = bytes(over) } };
+	amqp_table_t arguments = { 1, &entry };
+
+	amqp_exchange_declare(
+		mq->c, mq->channel, bytes(name), bytes("topic"), 0, 1, 0, 0, arguments);
+	must(mq, "exchange.declare", name);
+}
+
 void mq_delete_exchange(struct mq *mq, const char *name)
 {
 	amqp_exchange_delete(mq->c, mq->channel, bytes(name), 0);

@@ -13,6 +13,8 @@ void mq_close(struct mq *mq);
 void mq_reopen(struct mq *mq, int64_t ms);
 
 void mq_declare_exchange(struct mq *mq, const char *name, const char *type);
+/* What no queue is bound for goes on to the exchange `over`. */
+void mq_declare_exchange_over(struct mq *mq, const char *name, const char *over);
 void mq_delete_exchange(struct mq *mq, const char *name);
 void mq_declare_queue(struct mq *mq, const char *name);
 void mq_delete_queue(struct mq *mq, const char *name);

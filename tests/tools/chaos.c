@@ -1,12 +1,10 @@
-/* chaos: producers, several relays, real servers, and whatever can break breaking at
- *random. One source is ordered, the other is not; each relay serves both, through
- *proxies of its own.
+/* chaos: producers, several relays, real servers, and whatever can break breaking at random. One
+ * source is ordered, the other is not; each relay serves both, through proxies of its own.
  *
  *	chaos [SECONDS [SEED]]
  *
- * The faults follow from the seed; what they hit depends on the machine's timing as
- *well. Exit status 1 if anything was lost, out of order, sent twice without a known
- *reason, or did not come to its end. */
+ * The faults follow from the seed; what they hit depends on the timing as well. Exit status 1 if
+ * anything was lost, out of order, sent twice without a known reason, or did not come to an end. */
 #include "base/rng.h"
 #include "support/proxy.h"
 #include "support/rig.h"
