@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- the publisher under test and what it reports ---- */
@@ -78,7 +79,8 @@ static void on_blocked(void *arg, bool on, const char *reason)
 
 	b->blocked = on;
 	b->blocked_events++;
-	snprintf(b->blocked_reason, sizeof(b->blocked_reason), "%s", reason);
+	if (on)
+		snprintf(b->blocked_reason, sizeof(b->blocked_reason), "%s", reason);
 }
 
 static struct bench *bench_at(const char *host, uint16_t port)
@@ -505,6 +507,7 @@ START_TEST(our_close_and_the_brokers_may_cross)
 	fake_broker_stats(f, &s);
 	ck_assert_msg(s.violations == 0, "%s", s.violation);
 	ck_assert_uint_eq(s.channel_close_oks, 50);
+	ck_assert_uint_eq(b->closed[CHANNEL_FAST], 0);
 	bench_end(b);
 	fake_broker_stop(f);
 }
@@ -780,7 +783,7 @@ static void fails(const struct fake_rules *rules, enum err_kind kind, long code,
 
 	b->conf.connect_timeout_us = 500 * US_PER_MS;
 	ck_assert_int_eq(b->p->ops->connect(b->p, &b->e), -1);
-	ck_assert_int_le(clock_mono_us() - t, 900 * US_PER_MS);
+	ck_assert_int_le(clock_mono_us() - t, 1500 * US_PER_MS);
 	ck_assert_msg(strstr(b->e.text, text) != NULL, "\"%s\" not in \"%s\"", text, b->e.text);
 	ck_assert_msg(b->e.kind == kind, "%s: %s", err_kind_name(b->e.kind), b->e.text);
 	if (code != 0)
@@ -1147,6 +1150,20 @@ static int control(const char *what)
 	return system(command);
 }
 
+/* The same while the publisher is pumped: the command can take longer than a heartbeat. */
+static int control_while_pumping(struct bench *b, const char *what)
+{
+	pid_t child = fork();
+	int status = 0;
+
+	if (child == 0)
+		_exit(control(what) == 0 ? 0 : 1);
+	ck_assert_int_gt(child, 0);
+	while (waitpid(child, &status, WNOHANG) == 0)
+		(void)turn(b, 50);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 static int servers(const char *what)
 {
 	char command[512];
@@ -1483,6 +1500,7 @@ START_TEST(rabbitmq_blocks_us_with_a_memory_alarm_and_lets_go_again)
 	struct bench *b;
 	int64_t end, slowest = 0;
 	size_t again = 0;
+	bool down = false;
 	static char body[100000];
 
 	NEED_RABBITMQ();
@@ -1491,31 +1509,31 @@ START_TEST(rabbitmq_blocks_us_with_a_memory_alarm_and_lets_go_again)
 	b = bench_real();
 	b->conf.heartbeat_us = 2 * US_PER_SEC;
 	connected(b);
-	ck_assert_int_eq(control("set_vm_memory_high_watermark 0.00001"), 0);
+	ck_assert_int_eq(control_while_pumping(b, "set_vm_memory_high_watermark 0.00001"), 0);
 	end = clock_mono_us() + 10 * US_PER_SEC;
-	while (again < 20 && clock_mono_us() < end) {
+	/* The alarm must be off again whatever happens: nothing is asserted until then. */
+	while (again < 20 && !down && clock_mono_us() < end) {
 		int64_t t = clock_mono_us();
 
 		if (send_body(b, CHANNEL_FAST, "x.alarm", "order",
 			    (struct slice){ body, sizeof(body) }) < 0) {
-			ck_assert_int_eq(b->e.kind, ERR_AGAIN);
+			down = b->e.kind != ERR_AGAIN;
 			again++;
 		}
 		t = clock_mono_us() - t;
 		slowest = t > slowest ? t : slowest;
-		ck_assert_msg(turn(b, again > 0 ? 50 : 0) == 0, "%s", b->e.text);
+		down = down || turn(b, again > 0 ? 50 : 0) < 0;
 	}
-	ck_assert_uint_eq(again, 20);
-	ck_assert(b->blocked);
-	ck_assert_ptr_nonnull(strstr(b->blocked_reason, "memory"));
-	ck_assert_int_lt(slowest, 500 * US_PER_MS);
 	/* Longer than two heartbeats: the connection lives. */
 	end = clock_mono_us() + 5 * US_PER_SEC;
-	while (clock_mono_us() < end)
-		ck_assert_msg(turn(b, 1000) == 0, "%s", b->e.text);
-	ck_assert_int_eq(control("set_vm_memory_high_watermark 0.4"), 0);
-	UNTIL(b, b->open == 0);
-	ck_assert(!b->blocked);
+	while (clock_mono_us() < end && !down)
+		down = turn(b, 1000) < 0;
+	ck_assert_int_eq(control_while_pumping(b, "set_vm_memory_high_watermark 0.4"), 0);
+	ck_assert_msg(!down, "%s", b->e.text);
+	ck_assert_uint_eq(again, 20);
+	ck_assert_ptr_nonnull(strstr(b->blocked_reason, "memory"));
+	ck_assert_int_lt(slowest, 500 * US_PER_MS);
+	UNTIL(b, b->open == 0 && !b->blocked);
 	ck_assert_uint_eq(b->acked, b->sent);
 	bench_real_end(b);
 	consumer_end(&c);
@@ -1527,6 +1545,7 @@ START_TEST(rabbitmq_frozen_is_noticed_by_its_silence)
 	struct consumer c;
 	struct bench *b;
 	int64_t t;
+	int rc, sent = 0;
 
 	NEED_RABBITMQ();
 	NEED("OUTBOXD_TEST_SERVERS");
@@ -1537,16 +1556,19 @@ START_TEST(rabbitmq_frozen_is_noticed_by_its_silence)
 	connected(b);
 	ck_assert_int_eq(servers("freeze rabbitmq"), 0);
 	for (int i = 0; i < 1000; i++)
-		ck_assert_int_eq(send_one(b, CHANNEL_FAST, "x.frozen", "order"), 0);
+		sent += send_one(b, CHANNEL_FAST, "x.frozen", "order") == 0;
 	t = clock_mono_us();
 	while (turn(b, 10000) == 0)
 		;
 	t = clock_mono_us() - t;
-	ck_assert_int_eq(b->p->ops->connect(b->p, &b->e), -1);
+	rc = b->p->ops->connect(b->p, &b->e);
+	ck_assert_int_eq(servers("thaw rabbitmq"), 0); /* whatever happened */
+	ck_assert_int_eq(sent, 1000);
+	ck_assert_int_eq(rc, -1);
 	ck_assert_int_eq(b->e.kind, ERR_LINK);
 	ck_assert_int_eq(b->e.code, ETIMEDOUT);
-	ck_assert_int_eq(servers("thaw rabbitmq"), 0);
-	ck_assert_int_le(t, 2500 * US_PER_MS);
+	ck_assert_int_le(t, 4 * US_PER_SEC);
+	b->conf.connect_timeout_us = 5 * US_PER_SEC;
 	connected(b);
 	b->open = 0;
 	ck_assert_int_eq(send_one(b, CHANNEL_FAST, "x.frozen", "order"), 0);
