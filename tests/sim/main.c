@@ -49,7 +49,7 @@ static struct params throw_dice(uint64_t seed, const struct options *o)
 	p.max_in_flight = p.batch * (unsigned)draw(&r, 1, 4);
 	if (draw(&r, 0, 3) == 0)
 		p.max_in_flight = (unsigned)draw(&r, 1, 20);
-	p.max_bytes = draw(&r, 0, 3) == 0 ? (uint64_t)draw(&r, 4, 100) * 1024 : 64 << 20;
+	p.max_bytes = draw(&r, 0, 3) == 0 ? (uint64_t)draw(&r, 64, 400) * 1024 : 64 << 20;
 	p.confirm_us = draw(&r, 2, 15) * SEC;
 	p.query_us = draw(&r, 1, 10) * SEC;
 	p.lease_us = p.confirm_us + p.query_us + draw(&r, 1, 40) * SEC;
