@@ -127,7 +127,9 @@ struct store_ops {
 	int (*release_waiting)(struct store *s, struct slice aggregate_type,
 		struct slice aggregate_id, unsigned limit, unsigned *released, struct err *e);
 	/* Reports every row that may bar its aggregate: RETRY, delayed PENDING, PROCESSING, and
-	 * DEAD unless `pass_dead`. In pages: call with *cursor zeroed, again while *more. */
+	 * DEAD unless `pass_dead`. PROCESSING comes first: while pages are read, the relay that led
+	 * before may still move its rows from there to any of the others. In pages: call with
+	 * *cursor zeroed, again while *more. */
 	int (*barred)(struct store *s, bool pass_dead, struct barred_cursor *cursor, bool *more,
 		void (*row)(void *arg, const struct row *key), void *arg, struct err *e);
 	void (*free)(struct store *s);

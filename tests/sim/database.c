@@ -423,6 +423,7 @@ static void mark_claimed(struct fake_store *s, const struct claim_spec *spec, st
 		}
 		r->status = ST_PROCESSING;
 		r->owner = s->a->owner;
+		r->written_by = 0;
 		r->locked_until_us = db_now(w) + spec->lease_us;
 		r->claimed_us[s->a->index] = w->now_us;
 		r->seen[s->a->index].told = false; /* what it learnt before, it has forgotten */
@@ -525,6 +526,7 @@ static void apply(struct fake_store *s, struct trow *r, const struct settle *l)
 	trace(w, 3, "relay %u: settles %s as %d: %s", s->a->index, r->event_id, l->kind, l->error);
 	table_unlink(&w->table, r);
 	r->owner = 0;
+	r->written_by = s->a->owner;
 	r->locked_until_us = NO_TIME;
 	if (l->kind != SETTLE_RELEASE) {
 		snprintf(r->error, sizeof(r->error), "%.*s", (int)sizeof(r->error) - 1,
@@ -591,6 +593,10 @@ static int db_settle(
 			continue;
 		}
 		list[i].lost = !(list[i].again && stands(r, &list[i]));
+		if (!list[i].again && r->written_by == s->a->owner && stands(r, &list[i]) &&
+			!r->foreign)
+			wrong(w, "%s is written already, and relay %u should know", r->event_id,
+				s->a->index);
 		if (list[i].lost) {
 			w->tally->lost_writes++;
 			trace(w, 2, "relay %u: lost %s", s->a->index, r->event_id);
@@ -737,7 +743,8 @@ static int db_release_waiting(struct store *base, struct slice type, struct slic
 static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *cursor, bool *more,
 	void (*row)(void *arg, const struct row *key), void *arg, struct err *e)
 {
-	static const enum status stages[] = { ST_RETRY, ST_PENDING, ST_PROCESSING, ST_DEAD };
+	/* Seed 40294 shows why PROCESSING comes first. */
+	static const enum status stages[] = { ST_PROCESSING, ST_RETRY, ST_PENDING, ST_DEAD };
 	struct fake_store *s = self(base);
 	struct world *w = s->a->w;
 	struct tnode key = { .k1 = NO_TIME, .k2 = INT64_MIN };

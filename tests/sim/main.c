@@ -61,6 +61,8 @@ static struct params throw_dice(uint64_t seed, const struct options *o)
 	p.killers = draw(&r, 0, 3) == 0;
 	p.mutes = draw(&r, 0, 2) == 0;
 	p.foreign = draw(&r, 0, 1) == 0;
+	if (p.mutes && p.max_in_flight < 2)
+		p.max_in_flight = 2; /* or nobody could be confirmed beside them */
 	if (o->run_events > 0)
 		p.events = o->run_events;
 	if (o->relays > 0)

@@ -71,7 +71,8 @@ struct trow {
 	struct aggregate *aggregate;
 	char event_id[20];
 	char error[72];
-	unsigned takeovers; /* what last_error says about them */
+	unsigned takeovers;  /* what last_error says about them */
+	uint32_t written_by; /* who settled it last, since it was claimed */
 
 	enum poison poison;
 	bool visible;
