@@ -1,5 +1,6 @@
 /* Statements that fail, and connections that break in the middle of one: what was confirmed is
  * settled later, what was not is not published twice, nobody is charged. */
+#include "support/fake_broker.h"
 #include "support/proxy.h"
 #include "support/rig.h"
 
@@ -59,6 +60,9 @@ static void survive(const char *ordering, struct proxy_rule rule)
 	daemon_start(s.daemon);
 	rig_wait_sent(&s.rig, 0, 45000);
 	REQUIRE_INT(proxy_hits(s.database), ==, rule.times);
+	REQUIRE_INT(daemon_metric(s.daemon, "outboxd_lease_lost_total{source=\"s0\"}"), ==, 0);
+	REQUIRE_INT(
+		daemon_metric(s.daemon, "outboxd_events_redelivered_total{source=\"s0\"}"), ==, 0);
 	scene_close(&s);
 }
 
@@ -221,6 +225,52 @@ START_TEST(an_idle_relay_holds_no_transaction_and_no_lock_on_the_table)
 }
 END_TEST
 
+/* Somebody else took the rows meanwhile, and whatever he made of them stands. */
+START_TEST(what_another_made_of_a_row_is_not_overwritten)
+{
+	struct fake_broker *fake = fake_broker_start(&(struct fake_rules){ .password = "guest" });
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("fence");
+	struct production p = { .first = 1, .count = 30, .aggregates = 30 };
+
+	rig_open(&r, 1);
+	db_produce(r.db, &r.schema[0], &p);
+	rig_conf(&r, &c);
+	c.broker[0].port = fake_broker_port(fake);
+	c.source[0].routing_key = "{aggregate_type}.x";
+	db_exec(r.db, "UPDATE %s.outbox_event SET aggregate_type=IF(id>1,'hold','first')",
+		r.schema[0].name);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	WAIT_FOR(15000, daemon_metric(d, "outboxd_in_flight_messages{source=\"s0\"}") == 29);
+	WAIT_FOR(10000, rig_rows(&r, 0, "status='PROCESSING'") == 29);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET locked_by='other/1/0',locked_until=NOW(6)+INTERVAL 1 "
+		"HOUR WHERE id BETWEEN 2 AND 11",
+		r.schema[0].name);
+	db_exec(r.db, "UPDATE %s.outbox_event SET locked_by=NULL WHERE id BETWEEN 12 AND 16",
+		r.schema[0].name);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET status='DEAD',last_error='SKIPPED: by hand' WHERE id "
+		"BETWEEN "
+		"17 AND 20",
+		r.schema[0].name);
+	daemon_signal(d, SIGSTOP); /* or it takes those without an owner over */
+	fake_broker_release(fake);
+	daemon_signal(d, SIGCONT);
+	WAIT_FOR(10000, rig_rows(&r, 0, "status='SENT'") >= 11);
+	WAIT_FOR(10000, daemon_metric(d, "outboxd_lease_lost_total{source=\"s0\"}") >= 19);
+	REQUIRE_INT(rig_rows(&r, 0, "status='PROCESSING' AND locked_by='other/1/0'"), ==, 10);
+	REQUIRE_INT(rig_rows(&r, 0, "status='DEAD' AND last_error LIKE 'SKIPPED%'"), ==, 4);
+	daemon_stop(d);
+	REQUIRE_INT(rig_rows(&r, 0, "status='PROCESSING' AND locked_by='other/1/0'"), ==, 10);
+	fake_broker_stop(fake);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 RIG_MAIN("daemon: database", 120, a_claim_whose_commit_ends_in_a_deadlock_is_not_published,
 	a_claim_of_an_ordered_source_whose_commit_ends_in_a_deadlock_is_not_published,
 	while_no_claim_can_be_committed_nothing_reaches_the_broker,
@@ -233,4 +283,5 @@ RIG_MAIN("daemon: database", 120, a_claim_whose_commit_ends_in_a_deadlock_is_not
 	sessions_that_an_administrator_kills_are_opened_anew,
 	a_server_that_turns_read_only_is_waited_for,
 	rows_that_somebody_else_has_locked_are_passed_by_and_come_later,
-	an_idle_relay_holds_no_transaction_and_no_lock_on_the_table)
+	an_idle_relay_holds_no_transaction_and_no_lock_on_the_table,
+	what_another_made_of_a_row_is_not_overwritten)
