@@ -368,17 +368,20 @@ int codec_frame(struct slice in, size_t frame_max, struct frame *f, size_t *used
 	return 1;
 }
 
-int codec_decode(struct codec *c, const struct frame *f, uint32_t *id, void **method, struct err *e)
+void *codec_decode(struct codec *c, const struct frame *f, uint32_t *id, struct err *e)
 {
+	void *method = NULL;
 	int res;
 
 	*id = get32(f->payload.ptr);
 	recycle_amqp_pool(&c->pool);
 	res = amqp_decode_method(*id, &c->pool,
-		codec_bytes((struct slice){ f->payload.ptr + 4, f->payload.len - 4 }), method);
-	if (res < 0)
-		return malformed(e, amqp_error_string2(res));
-	return 0;
+		codec_bytes((struct slice){ f->payload.ptr + 4, f->payload.len - 4 }), &method);
+	if (res < 0) {
+		malformed(e, amqp_error_string2(res));
+		return NULL;
+	}
+	return method;
 }
 
 bool codec_is_confirm(const struct frame *f, uint64_t *tag, bool *multiple, bool *ack)

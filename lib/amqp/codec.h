@@ -66,10 +66,9 @@ size_t codec_max_header_bytes(size_t frame_max);
  * are needed. -1: this is no AMQP, or breaks a limit. */
 int codec_frame(struct slice in, size_t frame_max, struct frame *f, size_t *used, struct err *e);
 
-/* The method of a METHOD frame; lives until the next call. Not for methods that hold tables. -1:
+/* The method of a METHOD frame; lives until the next call. Not for methods that hold tables. NULL:
  * malformed or unknown. */
-int codec_decode(
-	struct codec *c, const struct frame *f, uint32_t *id, void **method, struct err *e);
+void *codec_decode(struct codec *c, const struct frame *f, uint32_t *id, struct err *e);
 
 /* The delivery tag and the multiple flag of basic.ack and basic.nack: the hot path. */
 bool codec_is_confirm(const struct frame *f, uint64_t *tag, bool *multiple, bool *ack);

@@ -181,9 +181,9 @@ static void text_of(amqp_bytes_t b, char *out, size_t size)
 static int on_connection_method(struct connection *c, const struct frame *f, struct err *e)
 {
 	uint32_t id;
-	void *method;
+	void *method = codec_decode(&c->codec, f, &id, e);
 
-	if (codec_decode(&c->codec, f, &id, &method, e) < 0)
+	if (method == NULL)
 		return -1;
 	switch (id) {
 	case AMQP_CONNECTION_CLOSE_METHOD:
@@ -306,12 +306,10 @@ static uint32_t method_id(const struct frame *f)
 static int channel_refused(struct connection *c, const struct frame *f, struct err *e)
 {
 	uint32_t id;
-	void *method;
-	const amqp_channel_close_t *m;
+	const amqp_channel_close_t *m = codec_decode(&c->codec, f, &id, e);
 
-	if (codec_decode(&c->codec, f, &id, &method, e) < 0)
+	if (m == NULL)
 		return -1;
-	m = method;
 	refused_text(e, ERR_REFUSED, m->reply_code, "the broker closed the channel", m->reply_text);
 	return 0;
 }
@@ -386,27 +384,36 @@ void connection_close(struct connection *c, bool politely)
 
 /* ---- logging in ---- */
 
-static int expect(struct connection *c, uint32_t want, int64_t deadline_us, struct frame *f,
-	void **method, struct err *e)
+/* The method `want`, which must be next; NULL: it was not. */
+static void *expect(struct connection *c, uint32_t want, int64_t deadline_us, struct err *e)
 {
+	struct frame f;
 	uint32_t id = 0;
+	void *method;
 	int found;
 
 	do {
-		found = next_frame(c, deadline_us, f, e);
+		found = next_frame(c, deadline_us, &f, e);
 		if (found < 0)
-			return -1;
-		if (found == 0)
-			return err_set(e, ERR_LINK, ETIMEDOUT, "no answer from the broker in time");
-	} while (f->type == AMQP_FRAME_HEARTBEAT);
-	if (codec_decode(&c->codec, f, &id, method, e) < 0)
-		return -1;
+			return NULL;
+		if (found == 0) {
+			err_set(e, ERR_LINK, ETIMEDOUT, "no answer from the broker in time");
+			return NULL;
+		}
+	} while (f.type == AMQP_FRAME_HEARTBEAT);
+	if (f.type != AMQP_FRAME_METHOD) {
+		err_set(e, ERR_LINK, AMQP_STATUS_WRONG_METHOD, "the broker sent no method");
+		return NULL;
+	}
+	method = codec_decode(&c->codec, &f, &id, e);
+	if (method == NULL || id == want)
+		return method;
 	if (id == AMQP_CONNECTION_CLOSE_METHOD)
-		return closed_by_broker(c, *method, e);
-	if (id != want)
-		return err_set(e, ERR_LINK, AMQP_STATUS_WRONG_METHOD,
+		closed_by_broker(c, method, e);
+	else
+		err_set(e, ERR_LINK, AMQP_STATUS_WRONG_METHOD,
 			"the broker answered 0x%" PRIx32 " instead of 0x%" PRIx32, id, want);
-	return 0;
+	return NULL;
 }
 
 /* The peer's first bytes were no AMQP frame: says what they look like. */
@@ -566,10 +573,9 @@ static int login_refused(const char *what, struct err *e)
 
 static int log_in(struct connection *c, int64_t deadline_us, struct err *e)
 {
-	struct server_start s;
+	struct server_start s = { 0 };
 	amqp_connection_open_t open = { .virtual_host = codec_bytes(slice_str(c->conf->vhost)) };
-	struct frame f;
-	void *method;
+	const amqp_connection_tune_t *offer;
 
 	if (strlen(c->conf->vhost) > UINT8_MAX)
 		return err_set(e, ERR_CONFIG, 0, "vhost: longer than 255 bytes");
@@ -583,15 +589,16 @@ static int log_in(struct connection *c, int64_t deadline_us, struct err *e)
 		s.version.ptr != NULL ? s.version.ptr : "");
 	if (send_login(c, e) < 0)
 		return -1;
-	if (expect(c, AMQP_CONNECTION_TUNE_METHOD, deadline_us, &f, &method, e) < 0)
+	offer = expect(c, AMQP_CONNECTION_TUNE_METHOD, deadline_us, e);
+	if (offer == NULL)
 		return login_refused("login", e);
 	drop_output(c);
-	if (tune(c, method, e) < 0)
+	if (tune(c, offer, e) < 0)
 		return -1;
 	if (connection_method(c, 0, AMQP_CONNECTION_OPEN_METHOD, &open, e) < 0)
 		return -1;
 	connection_write(c);
-	if (expect(c, AMQP_CONNECTION_OPEN_OK_METHOD, deadline_us, &f, &method, e) < 0) {
+	if (expect(c, AMQP_CONNECTION_OPEN_OK_METHOD, deadline_us, e) == NULL) {
 		char what[300];
 
 		snprintf(what, sizeof(what), "vhost %s", c->conf->vhost);
@@ -731,6 +738,8 @@ int connection_open(struct connection *c, struct err *e)
 	int rc = -1;
 
 	connection_close(c, false);
+	if (count == 0)
+		return err_set(e, ERR_CONFIG, 0, "no hosts");
 	if (c->guard != NULL)
 		guard_enter(c->guard, -1, s.deadline_us + US_PER_SEC);
 	for (size_t k = 0; k < count && rc < 0 && !s.stop; k++)

@@ -73,26 +73,32 @@ static void forget(struct amqp_channel *ch)
 	ch->incoming = NO_RETURN;
 }
 
-static int on_channel_closed(struct amqp_publisher *p, uint16_t wire, struct amqp_channel *ch,
-	const amqp_channel_close_t *m, struct err *e)
+/* Without the answer the number stays taken, and opening it again ends the connection. */
+static int answer_close(struct amqp_publisher *p, uint16_t wire, struct err *e)
 {
 	amqp_channel_close_ok_t ok = { 0 };
-	bool was_open = ch != NULL && ch->state == OPEN;
-	char text[256];
 
-	/* Without the answer the number stays taken, and opening it again ends the connection. */
 	if (connection_method(&p->connection, wire, AMQP_CHANNEL_CLOSE_OK_METHOD, &ok, e) < 0)
 		return -1;
 	connection_write(&p->connection);
-	if (ch == NULL)
-		return 0;
+	return 0;
+}
+
+static int on_channel_closed(
+	struct amqp_publisher *p, enum channel which, const amqp_channel_close_t *m, struct err *e)
+{
+	struct amqp_channel *ch = &p->channels[which];
+	bool was_open = ch->state == OPEN;
+	char text[256];
+
+	if (answer_close(p, WIRE(which), e) < 0)
+		return -1;
 	ch->state = SHUT;
 	forget(ch);
 	if (was_open) {
 		snprintf(text, sizeof(text), "%.*s", (int)m->reply_text.len,
 			m->reply_text.len > 0 ? (const char *)m->reply_text.bytes : "");
-		p->base.events.channel_closed(
-			p->base.events.arg, (enum channel)(ch - p->channels), m->reply_code, text);
+		p->base.events.channel_closed(p->base.events.arg, which, m->reply_code, text);
 	}
 	return 0;
 }
@@ -110,17 +116,17 @@ static void on_return(struct amqp_channel *ch, const amqp_basic_return_t *m)
 }
 
 static int on_method(
-	struct amqp_publisher *p, struct amqp_channel *ch, const struct frame *f, struct err *e)
+	struct amqp_publisher *p, enum channel which, const struct frame *f, struct err *e)
 {
 	uint32_t id;
-	void *method;
+	void *method = codec_decode(&p->connection.codec, f, &id, e);
 
-	if (codec_decode(&p->connection.codec, f, &id, &method, e) < 0)
+	if (method == NULL)
 		return -1;
 	if (id == AMQP_CHANNEL_CLOSE_METHOD)
-		return on_channel_closed(p, f->channel, ch, method, e);
-	if (id == AMQP_BASIC_RETURN_METHOD && ch != NULL && ch->state == OPEN)
-		on_return(ch, method);
+		return on_channel_closed(p, which, method, e);
+	if (id == AMQP_BASIC_RETURN_METHOD && p->channels[which].state == OPEN)
+		on_return(&p->channels[which], method);
 	else
 		p->connection.strange++;
 	return 0;
@@ -148,26 +154,40 @@ static void on_return_body(struct amqp_channel *ch, const struct frame *f)
 	}
 }
 
+/* The channel that amqp_check_exchange() opens for a moment, and numbers we never use. */
+static int on_other_channel(struct amqp_publisher *p, const struct frame *f, struct err *e)
+{
+	uint32_t id = 0;
+
+	if (f->type == AMQP_FRAME_METHOD && codec_decode(&p->connection.codec, f, &id, e) == NULL)
+		return -1;
+	if (id == AMQP_CHANNEL_CLOSE_METHOD)
+		return answer_close(p, f->channel, e);
+	p->connection.strange++;
+	return 0;
+}
+
 static int on_frame(void *arg, const struct frame *f, struct err *e)
 {
 	struct amqp_publisher *p = arg;
-	struct amqp_channel *ch = NULL;
+	struct amqp_channel *ch;
 	uint64_t tag;
 	bool multiple, ack;
 
-	if (f->channel <= CHANNELS)
-		ch = &p->channels[f->channel - 1];
+	if (f->channel > CHANNELS)
+		return on_other_channel(p, f, e);
+	ch = &p->channels[f->channel - 1];
 	if (codec_is_confirm(f, &tag, &multiple, &ack)) {
 		/* Late ones, for a channel that is gone, mean nothing any more. */
-		if (ch != NULL && ch->state == OPEN)
+		if (ch->state == OPEN)
 			confirms_settle(&ch->confirms, tag, multiple, ack, on_confirmed, p);
 		return 0;
 	}
 	if (f->type == AMQP_FRAME_METHOD)
-		return on_method(p, ch, f, e);
-	if (ch != NULL && f->type == AMQP_FRAME_HEADER && ch->incoming == WANT_HEADER)
+		return on_method(p, (enum channel)(f->channel - 1), f, e);
+	if (f->type == AMQP_FRAME_HEADER && ch->incoming == WANT_HEADER)
 		return on_return_header(ch, f, e);
-	if (ch != NULL && f->type == AMQP_FRAME_BODY && ch->incoming == WANT_BODY)
+	if (f->type == AMQP_FRAME_BODY && ch->incoming == WANT_BODY)
 		on_return_body(ch, f);
 	else
 		p->connection.strange++;
