@@ -44,7 +44,7 @@ static void scene_start(struct scene *s)
 		.count = 1000000,
 		.aggregates = 100,
 		.transaction = 20,
-		.per_second = 200 };
+		.per_second = 100 };
 
 	daemon_configure(s->daemon, &s->conf);
 	daemon_start(s->daemon);
@@ -101,7 +101,7 @@ static void scene_close(struct scene *s, uint64_t duplicates0, uint64_t duplicat
 	for (unsigned i = 0; i < 2; i++)
 		producer_stop(s->producer[i]);
 	for (unsigned i = 0; i < 2; i++)
-		rig_wait_sent(&s->rig, i, 30000);
+		rig_wait_sent(&s->rig, i, 60000);
 	daemon_wait_ready(s->daemon, true);
 	daemon_stop(s->daemon);
 	for (unsigned i = 0; i < 2; i++)
@@ -296,7 +296,7 @@ START_TEST(a_binding_that_vanishes_charges_a_few_and_then_nobody)
 	for (unsigned i = 0; i < 2; i++)
 		producer_stop(s.producer[i]);
 	for (unsigned i = 0; i < 2; i++)
-		rig_wait_sent(&s.rig, i, 30000);
+		rig_wait_sent(&s.rig, i, 60000);
 	daemon_stop(s.daemon);
 	for (unsigned i = 0; i < 2; i++)
 		rig_judge(&s.rig, i, &allowed, NULL);
