@@ -98,6 +98,7 @@ static unsigned run(struct db *db, const char *text, size_t len,
 	}
 }
 
+static char *format(const char *fmt, va_list ap) PRINTF(1, 0);
 static char *format(const char *fmt, va_list ap)
 {
 	char *text = NULL;
