@@ -14,8 +14,8 @@
 struct session {
 	struct session *next;
 	uint32_t owner;
-	bool alive;
-	int64_t last_us; /* the end of its last statement */
+	bool alive, attached; /* on the server; to a client */
+	int64_t last_us;      /* the end of its last statement */
 };
 
 struct fake_store {
@@ -49,6 +49,27 @@ static void expire_sessions(struct world *w)
 	for (struct session *s = w->sessions; s != NULL; s = s->next)
 		if (s->alive && w->now_us - s->last_us > session_timeout(w))
 			session_end(w, s);
+}
+
+static void detach(struct fake_store *s)
+{
+	if (s->session != NULL)
+		s->session->attached = false;
+	s->session = NULL;
+}
+
+static void sweep(struct world *w)
+{
+	for (struct session **at = &w->sessions; *at != NULL;) {
+		struct session *s = *at;
+
+		if (s->alive || s->attached) {
+			at = &s->next;
+			continue;
+		}
+		*at = s->next;
+		free(s);
+	}
 }
 
 static int gone(struct err *e)
@@ -175,7 +196,8 @@ static int db_connect(struct store *base, struct err *e)
 	s->session = calloc(1, sizeof(*s->session));
 	if (s->session == NULL)
 		abort();
-	*s->session = (struct session){ w->sessions, s->a->owner, true, w->now_us };
+	sweep(w);
+	*s->session = (struct session){ w->sessions, s->a->owner, true, true, w->now_us };
 	w->sessions = s->session;
 	return 0;
 }
@@ -187,7 +209,7 @@ static void db_close(struct store *base)
 
 	if (s->session != NULL && s->a->w->now_us >= s->a->w->spell.db_cut[s->a->index])
 		session_end(s->a->w, s->session);
-	s->session = NULL;
+	detach(s);
 }
 
 void database_client_died(struct actor *a, bool linger)
@@ -196,7 +218,7 @@ void database_client_died(struct actor *a, bool linger)
 
 	if (s->session != NULL && !linger)
 		session_end(a->w, s->session);
-	s->session = NULL;
+	detach(s);
 }
 
 void database_kill_sessions(struct world *w, unsigned which)
