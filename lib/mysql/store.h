@@ -1,4 +1,4 @@
-/* store.h (mysql): the relay's store port over a MySQL or MariaDB table. One session with the
+/* store.h: the relay's store port over a MySQL or MariaDB table. One session with the
  * database; all calls from one thread, which has called mysql_thread_enter(). */
 #ifndef OUTBOXD_MYSQL_STORE_H
 #define OUTBOXD_MYSQL_STORE_H

@@ -53,7 +53,7 @@ struct pass {
 	double seconds, mysqld_us, broker_us, client_us; /* per event */
 };
 
-static void die(const char *what, const char *why)
+static _Noreturn void die(const char *what, const char *why)
 {
 	fprintf(stderr, "bench: %s: %s\n", what, why);
 	exit(EXIT_FAILURE);

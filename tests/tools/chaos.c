@@ -490,7 +490,7 @@ int main(int argc, char **argv)
 	good &= report(0, true);
 	good &= report(1, false);
 	good &= early_ends == 0;
-	printf("%u passed, %u failed\n", good ? 1 : 0, good ? 0 : 1);
+	printf("%d passed, %d failed\n", good ? 1 : 0, good ? 0 : 1);
 	for (unsigned i = 0; i < RELAYS; i++) {
 		proxy_stop(relays[i].database);
 		proxy_stop(relays[i].broker);

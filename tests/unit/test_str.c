@@ -74,4 +74,5 @@ END_TEST
 
 UNIT_MAIN("str", a_duration_needs_a_unit_and_nothing_else,
 	an_integer_is_decimal_without_leading_zeros_and_never_wraps,
-	a_duration_is_printed_with_the_largest_unit_that_fits, utf8_is_checked_to_the_letter_of_rfc_3629)
+	a_duration_is_printed_with_the_largest_unit_that_fits,
+	utf8_is_checked_to_the_letter_of_rfc_3629)
