@@ -115,11 +115,13 @@ static const struct {
 	const char *status;
 	bool delayed; /* next_retry_at is not NULL */
 } stages[SQL_BARRED_STAGES] = {
+	/* First: a former leader may still write its last rows back as RETRY or held while the
+	 * pages are read. Those are then met twice, not missed. */
+	{ "PROCESSING", false },
+	{ "PROCESSING", true },
 	{ "RETRY", false },
 	{ "RETRY", true },
 	{ "PENDING", true },
-	{ "PROCESSING", false },
-	{ "PROCESSING", true },
 	/* next_retry_at of DEAD is NULL, whoever wrote it */
 	{ "DEAD", false },
 };
