@@ -19,7 +19,7 @@
 
 static struct http *http;
 static atomic_int calls;
-static size_t page_size;
+static _Atomic size_t page_size;
 static unsigned ready_code = 200;
 
 static unsigned on_metrics(void *arg, struct buf *out)
