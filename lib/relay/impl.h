@@ -21,7 +21,7 @@
  * anew. */
 #define OVERDUE_GRACE_US (1 * US_PER_SEC)
 /* A verdict waits at most so long for company while other work goes on. */
-#define SETTLE_AGE_US (20 * US_PER_MS)
+#define SETTLE_AGE_US (50 * US_PER_MS)
 /* So many first attempts returned in a row, with nothing confirmed between, are an outage of the
  * route. */
 #define ROUTE_RETURNS 50
