@@ -34,9 +34,6 @@ void relay_metrics_init(struct relay_metrics *m, struct metrics *r, const char *
 	m->redelivered = metrics_counter(r, "events_redelivered_total",
 		"Events sent again after an unknown outcome, so possibly delivered twice.",
 		by_source);
-	m->order_hazards = metrics_counter(r, "order_hazards_total",
-		"Events sent although a later one of their aggregate had been sent before.",
-		by_source);
 	m->lease_lost = metrics_counter(r, "lease_lost_total",
 		"Rows that were no longer this relay's when it wrote them back.", by_source);
 	m->recovered = metrics_counter(r, "leases_recovered_total",
@@ -78,9 +75,9 @@ void relay_metrics_init(struct relay_metrics *m, struct metrics *r, const char *
 
 void relay_metrics_fini(struct relay_metrics *m)
 {
-	struct metric *single[] = { m->published, m->retried, m->redelivered, m->order_hazards,
-		m->lease_lost, m->recovered, m->in_flight, m->leader, m->source_up, m->last_poll,
-		m->claim_seconds, m->confirm_seconds, m->lag_seconds };
+	struct metric *single[] = { m->published, m->retried, m->redelivered, m->lease_lost,
+		m->recovered, m->in_flight, m->leader, m->source_up, m->last_poll, m->claim_seconds,
+		m->confirm_seconds, m->lag_seconds };
 
 	if (m->registry == NULL)
 		return;
