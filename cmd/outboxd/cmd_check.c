@@ -4,7 +4,6 @@
 #include "log/log.h"
 #include "mysql/schema.h"
 #include "mysql/session.h"
-#include "relay/relay.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -95,7 +94,7 @@ static void check_source(struct report *r, const struct source_conf *source)
 
 	snprintf(where, sizeof(where), "source %s", source->name);
 	check_secret(r, where, &source->database.password);
-	if (relay_make_route(&route, source, SIZE_MAX, &e) < 0) {
+	if (source_make_route(&route, source, SIZE_MAX, NULL, &e) < 0) {
 		find(r, SEVERITY_FAULT, where, e.text, "");
 	} else {
 		size_t count = route_extra_columns(route, &extra);

@@ -1,7 +1,6 @@
 #include "admin.h"
 
 #include "message/route.h"
-#include "relay/relay.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -181,7 +180,7 @@ static int show(struct preview *p, const struct source_conf *source)
 	int rc = EXIT_DONE;
 
 	/* what the connection allows is not known without one; its own limit is large */
-	if (relay_make_route(&p->route, source, SIZE_MAX, &e) < 0)
+	if (source_make_route(&p->route, source, SIZE_MAX, NULL, &e) < 0)
 		return admin_failed("preview", &e);
 	extra_count = route_extra_columns(p->route, &extra);
 	if (p->common.json)

@@ -289,36 +289,33 @@ enum tls_step tls_handshake(struct tls *t, struct err *e)
 	return TLS_FAILED;
 }
 
-ssize_t tls_read(struct tls *t, void *to, size_t room, struct err *e)
+/* How SSL_read_ex() or SSL_write_ex() ended, right after it: bytes moved, 0 "not now", or -1. */
+static ssize_t moved(struct tls *t, int rc, const size_t *n, struct err *e)
 {
-	size_t n = 0;
-	int rc, why, saved;
+	int saved = errno, why;
 
-	ERR_clear_error();
-	errno = 0;
-	rc = SSL_read_ex(t->ssl, to, room, &n);
-	saved = errno;
 	if (rc == 1)
-		return (ssize_t)n;
+		return (ssize_t)*n;
 	why = SSL_get_error(t->ssl, rc);
 	if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
 		return 0;
 	return failed(t, why, saved, e);
 }
 
-ssize_t tls_write(struct tls *t, const void *from, size_t len, struct err *e)
+ssize_t tls_read(struct tls *t, void *to, size_t room, struct err *e)
 {
 	size_t n = 0;
-	int rc, why, saved;
 
 	ERR_clear_error();
 	errno = 0;
-	rc = SSL_write_ex(t->ssl, from, len, &n);
-	saved = errno;
-	if (rc == 1)
-		return (ssize_t)n;
-	why = SSL_get_error(t->ssl, rc);
-	if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
-		return 0;
-	return failed(t, why, saved, e);
+	return moved(t, SSL_read_ex(t->ssl, to, room, &n), &n, e);
+}
+
+ssize_t tls_write(struct tls *t, const void *from, size_t len, struct err *e)
+{
+	size_t n = 0;
+
+	ERR_clear_error();
+	errno = 0;
+	return moved(t, SSL_write_ex(t->ssl, from, len, &n), &n, e);
 }

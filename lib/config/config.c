@@ -193,3 +193,25 @@ const struct broker_conf *config_broker(const struct config *c, const char *name
 			return &c->brokers[i];
 	return NULL;
 }
+
+int source_make_route(struct route **out, const struct source_conf *source, size_t max_header_bytes,
+	const char *marker, struct err *e)
+{
+	const struct publish_conf *p = &source->publish;
+	const struct route_conf conf = {
+		.source = source->name,
+		.exchange = p->exchange,
+		.routing_key = p->routing_key,
+		.headers = p->headers,
+		.header_count = p->header_count,
+		.body = p->body,
+		.mandatory = p->mandatory,
+		.persistent = p->persistent,
+		.max_message_size =
+			source->broker != NULL ? source->broker->max_message_size : UINT64_MAX,
+		.max_header_bytes = max_header_bytes,
+		.marker = marker,
+	};
+
+	return route_new(out, &conf, e);
+}

@@ -147,6 +147,12 @@ void config_free(struct config *c);
 const struct source_conf *config_source(const struct config *c, const char *name);
 const struct broker_conf *config_broker(const struct config *c, const char *name);
 
+/* Compiles how rows of this source become messages. max_header_bytes: what the connection allows,
+ * SIZE_MAX where it is not known yet; marker: as in struct route_conf. *source only lends its
+ * strings for the call. */
+int source_make_route(struct route **out, const struct source_conf *source, size_t max_header_bytes,
+	const char *marker, struct err *e) MUST_CHECK;
+
 /* Reads the secret now, into *out (reset first; wipe it with secret_wipe()). One trailing newline
  * of a file is not part of it. -1: the file cannot be read, is empty, holds a NUL or is larger than
  * 4 KiB. */

@@ -192,24 +192,11 @@ static void check_tables(struct view *v, size_t index)
 static void check_route(struct view *v)
 {
 	const struct source_conf *src = v->src;
-	const struct publish_conf *p = &src->publish;
 	const struct node *at = place(decode_sub(v->s, "publish").own, NULL, v->node);
-	struct route_conf conf = {
-		.source = src->name,
-		.exchange = p->exchange,
-		.routing_key = p->routing_key,
-		.headers = p->headers,
-		.header_count = p->header_count,
-		.body = p->body,
-		.mandatory = p->mandatory,
-		.persistent = p->persistent,
-		.max_message_size = src->broker != NULL ? src->broker->max_message_size : 1 << 24,
-		.max_header_bytes = 1 << 16,
-	};
 	struct route *route = NULL;
 	struct err e;
 
-	if (route_new(&route, &conf, &e) < 0) {
+	if (source_make_route(&route, src, SIZE_MAX, NULL, &e) < 0) {
 		if (e.kind == ERR_NOMEM)
 			v->d->nomem = true;
 		else

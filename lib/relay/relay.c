@@ -128,32 +128,12 @@ static void connect_store(struct relay *r)
 	pacer_poke(&r->pacer, r->now_us);
 }
 
-int relay_make_route(struct route **out, const struct source_conf *source, size_t max_header_bytes,
-	struct err *e)
-{
-	const struct publish_conf *p = &source->publish;
-	struct route_conf conf = {
-		.source = source->name,
-		.exchange = p->exchange,
-		.routing_key = p->routing_key,
-		.headers = p->headers,
-		.header_count = p->header_count,
-		.body = p->body,
-		.mandatory = p->mandatory,
-		.persistent = p->persistent,
-		.max_message_size = source->broker->max_message_size,
-		.max_header_bytes = max_header_bytes,
-	};
-
-	return route_new(out, &conf, e);
-}
-
 static int remake_route(struct relay *r, struct err *e)
 {
 	route_free(r->route);
 	r->route = NULL;
-	return relay_make_route(
-		&r->route, r->source, r->publisher->ops->max_header_bytes(r->publisher), e);
+	return source_make_route(
+		&r->route, r->source, r->publisher->ops->max_header_bytes(r->publisher), NULL, e);
 }
 
 static void connect_publisher(struct relay *r)
@@ -314,7 +294,7 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	r->next_expired_us = r->now_us;
 	/* The templates alone, to learn which columns they need; the connection's limits come with
 	 * the connection. */
-	if (relay_make_route(&r->route, source, SIZE_MAX, e) < 0)
+	if (source_make_route(&r->route, source, SIZE_MAX, NULL, e) < 0)
 		goto fail;
 	event_pool_init(&r->pool, window_rows(source), route_extra_columns(r->route, &extra));
 	r->exchange_fixed = route_exchange_fixed(r->route);

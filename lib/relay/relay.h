@@ -39,11 +39,6 @@ struct relay_view {
 	char database_error[200], broker_error[200], route_error[200]; /* empty while all is well */
 };
 
-/* The route of a source's messages; max_header_bytes: what the connection allows, SIZE_MAX where it
- * is not known yet. */
-int relay_make_route(struct route **out, const struct source_conf *source, size_t max_header_bytes,
-	struct err *e) MUST_CHECK;
-
 /* Takes *store and *publisher over, to be freed with the relay, on success only. The metrics stay
  * the caller's. */
 int relay_new(struct relay **out, const struct relay_conf *conf, struct store *store,

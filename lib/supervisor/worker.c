@@ -175,7 +175,7 @@ static int build_relay(struct worker *w, struct err *e)
 	const char *const *extra;
 	size_t extra_count;
 
-	if (relay_make_route(&w->route, w->conf.source, SIZE_MAX, e) < 0)
+	if (source_make_route(&w->route, w->conf.source, SIZE_MAX, NULL, e) < 0)
 		return -1;
 	extra_count = route_extra_columns(w->route, &extra);
 	if (mysql_store_new(&store, w->conf.source, w->owner, extra, extra_count, &w->db_guard, e) <
