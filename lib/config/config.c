@@ -186,6 +186,24 @@ const struct source_conf *config_source(const struct config *c, const char *name
 	return NULL;
 }
 
+const struct inbox_conf *config_inbox(const struct config *c, const char *name)
+{
+	for (size_t i = 0; i < c->inbox_count; i++)
+		if (c->inboxes[i].name != NULL && strcmp(c->inboxes[i].name, name) == 0)
+			return &c->inboxes[i];
+	return NULL;
+}
+
+bool config_window_open(const struct window_conf *w, int64_t wall_us)
+{
+	unsigned minute = (unsigned)(wall_us / US_PER_SEC / 60 % (24 * 60));
+
+	if (!w->limited)
+		return true;
+	return w->from < w->to ? minute >= w->from && minute < w->to
+			       : minute >= w->from || minute < w->to;
+}
+
 const struct broker_conf *config_broker(const struct config *c, const char *name)
 {
 	for (size_t i = 0; i < c->broker_count; i++)

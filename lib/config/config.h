@@ -85,6 +85,25 @@ struct retry_conf {
 	double jitter; /* 0 to 1: share of the delay that may be added or taken away */
 };
 
+/* Instead of a length of time. */
+#define AGE_NEVER INT64_C(-1)
+
+/* Minutes of the day in UTC, `from` included, `to` not; from > to goes over midnight. */
+struct window_conf {
+	bool limited; /* false: any time */
+	unsigned from, to;
+};
+
+struct retention_conf {
+	int64_t sent_us; /* AGE_NEVER; 0: deleted in the place of becoming SENT */
+	int64_t dead_us; /* AGE_NEVER */
+	int64_t interval_us;
+	unsigned batch;
+	char *archive_table; /* in the same schema; NULL: rows are deleted, not moved */
+	struct window_conf window;
+	unsigned max_rate; /* rows a second; 0: no limit */
+};
+
 struct source_conf {
 	char *name;
 	struct database_conf database;
@@ -101,6 +120,30 @@ struct source_conf {
 	int64_t poll_interval_us;
 	int64_t lease_us;
 	struct retry_conf retry;
+	struct retention_conf retention;
+	unsigned line;
+};
+
+struct inbox_retention_conf {
+	int64_t processed_us; /* AGE_NEVER */
+	unsigned batch;
+};
+
+/* For how long a message may come again. */
+struct redelivery_conf {
+	int64_t message_ttl_us;
+	int64_t max_retry_wait_us;
+	int64_t manual_window_us;
+};
+
+/* A consumer's inbox table. */
+struct inbox_conf {
+	char *name;
+	struct database_conf database;
+	char *table;
+	char *processed_status;
+	struct inbox_retention_conf retention;
+	struct redelivery_conf redelivery;
 	unsigned line;
 };
 
@@ -135,6 +178,8 @@ struct config {
 	size_t broker_count;
 	struct source_conf *sources;
 	size_t source_count;
+	struct inbox_conf *inboxes;
+	size_t inbox_count;
 };
 
 /* Reads, checks and cross-checks the file. On success *out is the caller's. On -1 *faults
@@ -146,6 +191,10 @@ void config_free(struct config *c);
 
 const struct source_conf *config_source(const struct config *c, const char *name);
 const struct broker_conf *config_broker(const struct config *c, const char *name);
+const struct inbox_conf *config_inbox(const struct config *c, const char *name);
+
+/* Is the window open at that time of the wall clock? */
+bool config_window_open(const struct window_conf *w, int64_t wall_us);
 
 /* Compiles how rows of this source become messages. max_header_bytes: what the connection allows,
  * SIZE_MAX where it is not known yet; marker: as in struct route_conf. *source only lends its

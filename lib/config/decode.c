@@ -550,6 +550,8 @@ static void finish(struct decode *d, const struct conf_table *t, struct scope s,
 		finish_broker(d, s, at, out);
 	else if (t == &conf_source)
 		finish_source(d, s, at, out);
+	else if (t == &conf_inbox)
+		finish_inbox(d, s, at, out);
 	else if (t == decode_sub_table(&conf_source, "database"))
 		finish_database(d, s, at, out);
 }
@@ -585,8 +587,9 @@ static void decode_list(struct decode *d, const struct conf_key *k, struct node 
 {
 	char *items;
 	size_t count = 0;
-	struct node **nodes;
-	bool broker = k->table == &conf_broker;
+	struct node **nodes, ***into = k->table == &conf_broker   ? &d->broker_nodes
+				       : k->table == &conf_source ? &d->source_nodes
+								  : &d->inbox_nodes;
 
 	if (list->bad)
 		return;
@@ -606,17 +609,14 @@ static void decode_list(struct decode *d, const struct conf_key *k, struct node 
 		return;
 	}
 	for (struct node *n = list->child; n != NULL; n = n->next, count++) {
-		struct scope s = { n, broker ? NULL : d->defaults };
+		struct scope s = { n, k->table == &conf_source ? d->defaults : NULL };
 
 		nodes[count] = n;
 		decode_item(d, k, s, (unsigned)count, n, items + count * k->table->size);
 	}
 	memcpy((char *)out + k->offset, &items, sizeof(items));
 	memcpy((char *)out + k->count_offset, &count, sizeof(count));
-	if (broker)
-		d->broker_nodes = nodes;
-	else
-		d->source_nodes = nodes;
+	*into = nodes;
 }
 
 /* Into a source that is thrown away: so that each fault is reported here, once, and not again by

@@ -19,8 +19,8 @@ struct decode {
 	bool partial; /* defaults: nothing is required, nothing is filled in */
 	bool nomem;
 	char path[PATH_SHOWN_MAX]; /* of the mapping at hand: "sources.orders.publish" */
-	/* Which mapping each decoded broker and source came from; in the tree's memory. */
-	struct node **broker_nodes, **source_nodes;
+	/* Which mapping each decoded one came from; in the tree's memory. */
+	struct node **broker_nodes, **source_nodes, **inbox_nodes;
 	struct node *defaults;
 };
 
@@ -48,6 +48,8 @@ void finish_database(
 	struct decode *d, struct scope s, const struct node *at, struct database_conf *db);
 void finish_source(
 	struct decode *d, struct scope s, const struct node *at, struct source_conf *src);
+
+void finish_inbox(struct decode *d, struct scope s, const struct node *at, struct inbox_conf *in);
 
 /* Rules between keys, in rules.c. Runs once everything is decoded. */
 void check_rules(struct decode *d, struct config *c);

@@ -23,6 +23,15 @@ static void show_headers(struct buf *out, const struct route_header *h, size_t c
 		buf_addf(out, "%s%s=%s", i > 0 ? " " : "", h[i].name, h[i].template);
 }
 
+static void show_window(struct buf *out, const struct window_conf *w)
+{
+	if (!w->limited)
+		buf_adds(out, text_or_none(NULL));
+	else
+		buf_addf(out, "%02u:%02u-%02u:%02u", w->from / 60, w->from % 60, w->to / 60,
+			w->to % 60);
+}
+
 /* The value of a key as text. A literal secret is shown in full: for comparison only. */
 static void show(struct buf *out, const struct conf_key *k, const void *base)
 {
@@ -54,6 +63,17 @@ static void show(struct buf *out, const struct conf_key *k, const void *base)
 	case CONF_SECONDS:
 		str_duration(*(const int64_t *)at, text);
 		buf_adds(out, text);
+		break;
+	case CONF_AGE:
+		if (*(const int64_t *)at == AGE_NEVER) {
+			buf_adds(out, "never");
+			break;
+		}
+		str_duration(*(const int64_t *)at, text);
+		buf_adds(out, text);
+		break;
+	case CONF_WINDOW:
+		show_window(out, at);
 		break;
 	case CONF_SHARE:
 		buf_addf(out, "%g", *(const double *)at);
@@ -94,6 +114,7 @@ struct diff {
 	void (*change)(void *arg, const char *line);
 	void *arg;
 	unsigned count;
+	const char *but; /* a key of the outermost table that does not count; NULL: all do */
 };
 
 static void report(
@@ -118,6 +139,8 @@ static void compare(struct diff *d, const struct conf_table *t, const char *pref
 	for (const struct conf_key *k = t->keys; k->name != NULL; k++) {
 		struct buf before = { 0 }, after = { 0 }, key = { 0 };
 
+		if (d->but != NULL && strcmp(d->but, k->name) == 0)
+			continue;
 		buf_addf(&key, "%s%s", prefix, k->name);
 		if (k->type == CONF_MAP) {
 			buf_addc(&key, '.');
@@ -145,10 +168,18 @@ static void compare(struct diff *d, const struct conf_table *t, const char *pref
 
 bool config_source_equal(const struct source_conf *a, const struct source_conf *b)
 {
-	struct diff d = { 0 };
+	struct diff d = { .but = "retention" };
 
 	compare(&d, &conf_source, "", a, b);
 	compare(&d, &conf_broker, "", a->broker, b->broker);
+	return d.count == 0 && (a->retention.sent_us == 0) == (b->retention.sent_us == 0);
+}
+
+bool config_inbox_equal(const struct inbox_conf *a, const struct inbox_conf *b)
+{
+	struct diff d = { 0 };
+
+	compare(&d, &conf_inbox, "", a, b);
 	return d.count == 0;
 }
 
@@ -163,7 +194,7 @@ static void whole(struct diff *d, const char *kind, const char *name, const char
 unsigned config_diff(const struct config *before, const struct config *after,
 	void (*change)(void *arg, const char *line), void *arg)
 {
-	struct diff d = { change, arg, 0 };
+	struct diff d = { .change = change, .arg = arg };
 	char prefix[100];
 
 	compare(&d, &conf_top, "", before, after);
@@ -193,5 +224,18 @@ unsigned config_diff(const struct config *before, const struct config *after,
 	for (size_t i = 0; i < after->source_count; i++)
 		if (config_source(before, after->sources[i].name) == NULL)
 			whole(&d, "source", after->sources[i].name, "added");
+	for (size_t i = 0; i < before->inbox_count; i++) {
+		const struct inbox_conf *old = &before->inboxes[i],
+					*now = config_inbox(after, old->name);
+
+		snprintf(prefix, sizeof(prefix), "inbox %s: ", old->name);
+		if (now == NULL)
+			whole(&d, "inbox", old->name, "removed");
+		else
+			compare(&d, &conf_inbox, prefix, old, now);
+	}
+	for (size_t i = 0; i < after->inbox_count; i++)
+		if (config_inbox(before, after->inboxes[i].name) == NULL)
+			whole(&d, "inbox", after->inboxes[i].name, "added");
 	return d.count;
 }

@@ -213,3 +213,10 @@ void finish_source(struct decode *d, struct scope s, const struct node *at, stru
 	(void)s;
 	src->line = at->line;
 }
+
+void finish_inbox(struct decode *d, struct scope s, const struct node *at, struct inbox_conf *in)
+{
+	(void)d;
+	(void)s;
+	in->line = at->line;
+}

@@ -40,6 +40,11 @@ static const char *const words_on_dead[] = { "block", "pass", NULL };
 		.hi = 1000, .table = (t), .count_offset = offsetof(struct s, n),                   \
 		.flags = KEY_REQUIRED                                                              \
 	}
+#define SOME(k, s, f, n, t, text)                                                                  \
+	{                                                                                          \
+		.name = (k), .type = CONF_LIST, .offset = offsetof(struct s, f), .lo = 1,          \
+		.hi = 1000, .table = (t), .count_offset = offsetof(struct s, n), .absent = (text)  \
+	}
 #define TABLE(s, k)                                                                                \
 	{                                                                                          \
 		.size = sizeof(struct s), .keys = (k)                                              \
@@ -124,6 +129,18 @@ static const struct conf_key retry_keys[] = {
 };
 static const struct conf_table retry_table = TABLE(retry_conf, retry_keys);
 
+static const struct conf_key retention_keys[] = {
+	KEY("sent",          CONF_AGE,      retention_conf, sent_us,       "7d",    0, DAYS_US(3650)),
+	KEY("dead",          CONF_AGE,      retention_conf, dead_us,       "never", SECS_US(1), DAYS_US(3650)),
+	KEY("interval",      CONF_DURATION, retention_conf, interval_us,   "1m",    SECS_US(1), DAYS_US(1)),
+	KEY("batch",         CONF_UINT,     retention_conf, batch,         "5000",  1, 50000),
+	KEY("archive_table", CONF_IDENT,    retention_conf, archive_table, NULL,    1, 64, ABSENT("rows are deleted")),
+	KEY("window",        CONF_WINDOW,   retention_conf, window,        NULL,    0, 0, ABSENT("at any time")),
+	KEY("max_rate",      CONF_UINT,     retention_conf, max_rate,      NULL,    1, 1000000, ABSENT("no limit")),
+	{ 0 },
+};
+static const struct conf_table retention_table = TABLE(retention_conf, retention_keys);
+
 static const struct conf_key source_keys[] = {
 	KEY("name",   CONF_NAME,  source_conf, name,        NULL,           1, 64, .flags = KEY_REQUIRED | KEY_OWN),
 	SUB("database", source_conf, database, &database_table),
@@ -139,9 +156,36 @@ static const struct conf_key source_keys[] = {
 	KEY("poll_interval",       CONF_DURATION, source_conf, poll_interval_us,    "1s",        MS_US(10), SECS_US(300)),
 	KEY("lease",               CONF_DURATION, source_conf, lease_us,            "60s",       SECS_US(1), HOURS_US(1)),
 	SUB("retry", source_conf, retry, &retry_table),
+	SUB("retention", source_conf, retention, &retention_table),
 	{ 0 },
 };
 const struct conf_table conf_source = TABLE(source_conf, source_keys);
+
+static const struct conf_key inbox_retention_keys[] = {
+	KEY("processed", CONF_AGE,  inbox_retention_conf, processed_us, "14d",  SECS_US(1), DAYS_US(3650)),
+	KEY("batch",     CONF_UINT, inbox_retention_conf, batch,        "5000", 1, 50000),
+	{ 0 },
+};
+static const struct conf_table inbox_retention_table = TABLE(inbox_retention_conf, inbox_retention_keys);
+
+static const struct conf_key redelivery_keys[] = {
+	KEY("message_ttl",    CONF_DURATION, redelivery_conf, message_ttl_us,    "3d", 0, DAYS_US(3650)),
+	KEY("max_retry_wait", CONF_DURATION, redelivery_conf, max_retry_wait_us, "1d", 0, DAYS_US(3650)),
+	KEY("manual_window",  CONF_DURATION, redelivery_conf, manual_window_us,  "2d", 0, DAYS_US(3650)),
+	{ 0 },
+};
+static const struct conf_table redelivery_table = TABLE(redelivery_conf, redelivery_keys);
+
+static const struct conf_key inbox_keys[] = {
+	KEY("name",             CONF_NAME,   inbox_conf, name,             NULL,          1, 64, NEEDED),
+	SUB("database", inbox_conf, database, &database_table),
+	KEY("table",            CONF_IDENT,  inbox_conf, table,            "inbox_event", 1, 64),
+	KEY("processed_status", CONF_STRING, inbox_conf, processed_status, "PROCESSED",   1, 64),
+	SUB("retention", inbox_conf, retention, &inbox_retention_table),
+	SUB("redelivery", inbox_conf, redelivery, &redelivery_table),
+	{ 0 },
+};
+const struct conf_table conf_inbox = TABLE(inbox_conf, inbox_keys);
 
 static const struct conf_key log_keys[] = {
 	KEY("file",   CONF_PATH,   log_conf, file,   NULL,       1, PATH_LEN, ABSENT("standard error")),
@@ -175,6 +219,7 @@ static const struct conf_key top_keys[] = {
 	MANY("brokers", config, brokers, broker_count, &conf_broker),
 	{ .name = "defaults", .type = CONF_DEFAULTS, .absent = "nothing is inherited" },
 	MANY("sources", config, sources, source_count, &conf_source),
+	SOME("inboxes", config, inboxes, inbox_count, &conf_inbox, "none"),
 	{ 0 },
 };
 const struct conf_table conf_top = TABLE(config, top_keys);
@@ -200,12 +245,14 @@ static const char *const type_names[] = {
 	[CONF_SIZE]     = "a size",
 	[CONF_DURATION] = "a duration",
 	[CONF_SECONDS]  = "a duration in whole seconds",
+	[CONF_AGE]      = "an age",
 	[CONF_SHARE]    = "a number",
 	[CONF_MODE]     = "an octal mode",
 	[CONF_BOOL]     = "a boolean",
 	[CONF_WORD]     = "a word",
 	[CONF_EITHER]   = "a word",
 	[CONF_LISTEN]   = "an address and port",
+	[CONF_WINDOW]   = "a window of the day",
 	[CONF_HOST]     = "a host",
 	[CONF_HOSTS]    = "a list of hosts",
 	[CONF_URI]      = "a URI",
@@ -279,6 +326,10 @@ void conf_range(const struct conf_key *k, struct buf *out)
 		str_duration((int64_t)k->hi, hi);
 		buf_addf(out, "%s to %s", lo, hi);
 		return;
+	case CONF_AGE:
+		str_duration((int64_t)k->hi, hi);
+		buf_addf(out, "never, %s1s to %s", k->lo == 0 ? "0s, " : "", hi);
+		return;
 	case CONF_MODE:
 		buf_adds(out, "0000 to 0777");
 		return;
@@ -289,6 +340,9 @@ void conf_range(const struct conf_key *k, struct buf *out)
 	case CONF_EITHER:
 		for (size_t i = 0; k->words[i] != NULL; i++)
 			buf_addf(out, "%s%s", i > 0 ? " | " : "", k->words[i]);
+		return;
+	case CONF_WINDOW:
+		buf_adds(out, "HH:MM-HH:MM");
 		return;
 	case CONF_LISTEN:
 	case CONF_HEADERS:

@@ -18,6 +18,7 @@ enum conf_type {
 	CONF_SIZE,     /* uint64_t, bytes */
 	CONF_DURATION, /* int64_t, microseconds; lo and hi too */
 	CONF_SECONDS,  /* the same, whole seconds only */
+	CONF_AGE,      /* the same or AGE_NEVER; a second at least, or nothing where lo is 0 */
 	CONF_SHARE,    /* double, 0 to 1 */
 	CONF_MODE,     /* unsigned, octal */
 	/* one of a few */
@@ -26,6 +27,7 @@ enum conf_type {
 	CONF_EITHER, /* a bool: the index in `words` */
 	/* compound */
 	CONF_LISTEN,   /* struct http_conf */
+	CONF_WINDOW,   /* struct window_conf */
 	CONF_HOST,     /* one into the endpoints at offset, their count at count_offset */
 	CONF_HOSTS,    /* a list of HOST:PORT into the same */
 	CONF_URI,      /* amqp(s)://, taken apart once its mapping is complete */
@@ -62,7 +64,7 @@ struct conf_table {
 	const struct conf_key *keys;
 };
 
-extern const struct conf_table conf_top, conf_broker, conf_source;
+extern const struct conf_table conf_top, conf_broker, conf_source, conf_inbox;
 
 const struct conf_key *conf_find(const struct conf_table *t, struct slice name);
 

@@ -146,6 +146,27 @@ static void check_retry(struct view *v)
 		v->src->name, low, high);
 }
 
+/* What is moved away must have somewhere else to go, and be there to be moved. */
+static void check_retention(struct view *v)
+{
+	struct node *archive = in_source(v, "retention", "archive_table");
+	const struct retention_conf *r = &v->src->retention;
+
+	if (archive == NULL || archive->bad || r->archive_table == NULL)
+		return;
+	if (v->src->table != NULL && strcasecmp(r->archive_table, v->src->table) == 0)
+		fault_at(v->d->faults, archive->line, archive->column,
+			"sources.%s.retention.archive_table %s is the outbox table itself: name "
+			"another",
+			v->src->name, r->archive_table);
+	else if (sound(in_source(v, "retention", "sent")) && r->sent_us == 0)
+		fault_at(v->d->faults, archive->line, archive->column,
+			"sources.%s.retention.archive_table gets nothing with sent 0s, which "
+			"deletes an event as it is sent: make sent longer, or leave archive_table "
+			"out",
+			v->src->name);
+}
+
 static bool same_host(const struct endpoint *a, const struct endpoint *b)
 {
 	return a->port == b->port &&
@@ -186,6 +207,68 @@ static void check_tables(struct view *v, size_t index)
 			src->name, src->database.name, src->table, o->name, o->line);
 		return;
 	}
+}
+
+static void check_inbox_tables(struct decode *d, const struct config *c, size_t index)
+{
+	const struct inbox_conf *in = &c->inboxes[index];
+	struct node *node = d->inbox_nodes[index];
+	const struct node *at = place(node_get(node, "table"), NULL, node);
+
+	if (in->name == NULL || in->database.name == NULL || in->table == NULL)
+		return;
+	for (size_t i = 0; i < index; i++) {
+		const struct inbox_conf *o = &c->inboxes[i];
+
+		if (o->name == NULL || o->database.name == NULL || o->table == NULL ||
+			strcmp(o->database.name, in->database.name) != 0 ||
+			strcmp(o->table, in->table) != 0 ||
+			!same_server(&o->database, &in->database))
+			continue;
+		fault_at(d->faults, at->line, at->column,
+			"inboxes.%s.table %s.%s is inbox %s of line %u already: give each table "
+			"one inbox",
+			in->name, in->database.name, in->table, o->name, o->line);
+		return;
+	}
+}
+
+/* A row that is gone before its message can come again for the last time lets the effect happen
+ * twice. */
+static void check_redelivery(struct decode *d, const struct config *c, size_t index)
+{
+	static const char *const parts[] = { "message_ttl", "max_retry_wait", "manual_window" };
+	const struct inbox_conf *in = &c->inboxes[index];
+	const struct redelivery_conf *r = &in->redelivery;
+	const int64_t us[] = { r->message_ttl_us, r->max_retry_wait_us, r->manual_window_us };
+	struct scope s = { d->inbox_nodes[index], NULL };
+	const struct conf_table *keeps = decode_sub_table(&conf_inbox, "retention"),
+				*comes = decode_sub_table(&conf_inbox, "redelivery");
+	struct node *n = decode_find(d, keeps, decode_sub(s, "retention"), "processed");
+	const struct node *at = place(n, NULL, d->inbox_nodes[index]);
+	char kept[STR_DURATION_MAX], sum[STR_DURATION_MAX], part[STR_DURATION_MAX];
+	struct buf text = { 0 };
+	int64_t total_us = 0;
+	bool good = sound(n);
+
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		struct node *p = decode_find(d, comes, decode_sub(s, "redelivery"), parts[i]);
+
+		good = good && sound(p);
+		at = n == NULL && p != NULL && at == d->inbox_nodes[index] ? p : at;
+		total_us += us[i];
+		str_duration(us[i], part);
+		buf_addf(&text, "%s%s %s", i > 0 ? " + " : "", parts[i], part);
+	}
+	str_duration(in->retention.processed_us, kept);
+	str_duration(total_us, sum);
+	if (in->name != NULL && good && !text.failed && in->retention.processed_us != AGE_NEVER &&
+		in->retention.processed_us <= total_us)
+		fault_at(d->faults, at->line, at->column,
+			"inboxes.%s.retention.processed %s does not exceed %s = %s, for which a "
+			"message may come again: make it more than that",
+			in->name, kept, text.data, sum);
+	buf_fini(&text);
 }
 
 /* What only shows when all templates of a source come together, such as too many columns. */
@@ -253,6 +336,7 @@ void check_rules(struct decode *d, struct config *c)
 		return;
 	check_names(d, "brokers", d->broker_nodes, c->broker_count);
 	check_names(d, "sources", d->source_nodes, c->source_count);
+	check_names(d, "inboxes", d->inbox_nodes, c->inbox_count);
 	for (size_t i = 0; i < c->source_count; i++) {
 		struct view v = { d, c, &c->sources[i], source_scope(d, i), d->source_nodes[i] };
 
@@ -262,10 +346,15 @@ void check_rules(struct decode *d, struct config *c)
 		check_lease(&v);
 		check_workers(&v);
 		check_retry(&v);
+		check_retention(&v);
 		check_tables(&v, i);
 		if (!faults_any(d->faults))
 			check_route(&v);
 	}
 	for (size_t i = 0; i < c->broker_count; i++)
 		check_heartbeat(d, c, i);
+	for (size_t i = 0; i < c->inbox_count; i++) {
+		check_inbox_tables(d, c, i);
+		check_redelivery(d, c, i);
+	}
 }

@@ -155,6 +155,49 @@ static const char *take_duration(
 	return NULL;
 }
 
+static const char *take_age(
+	const struct conf_key *k, struct slice s, void *field, struct buf *problem)
+{
+	static const char how[] = "never, or a whole number with its unit, such as 7d (s, m, h, d)";
+	int64_t v = AGE_NEVER;
+
+	if (!slice_eq(s, SLICE_LIT("never"))) {
+		if (!str_to_duration_us(s, &v))
+			return not_a(k, how, problem);
+		if ((uint64_t)v > k->hi || (v < US_PER_SEC && (v != 0 || k->lo != 0)))
+			return out_of_range(k, problem);
+	}
+	*(int64_t *)field = v;
+	return NULL;
+}
+
+/* "HH:MM" at s: minutes of the day, at most 24:00. */
+static bool take_minutes(const char *s, unsigned *out)
+{
+	for (size_t i = 0; i < 5; i++)
+		if (i == 2 ? s[i] != ':' : s[i] < '0' || s[i] > '9')
+			return false;
+	*out = (unsigned)((s[0] - '0') * 10 + s[1] - '0') * 60 +
+	       (unsigned)((s[3] - '0') * 10 + s[4] - '0');
+	return s[3] <= '5' && *out <= 24 * 60;
+}
+
+static const char *take_window(struct slice s, void *field)
+{
+	static const char wrong[] =
+		"is not a window of the day: give it in UTC, such as \"01:00-05:00\"";
+	struct window_conf w = { .limited = true };
+
+	if (s.len != 11 || s.ptr[5] != '-' || !take_minutes(s.ptr, &w.from) ||
+		!take_minutes(s.ptr + 6, &w.to))
+		return wrong;
+	if (w.from % (24 * 60) == w.to % (24 * 60))
+		return "begins when it ends: leave it out for any time";
+	w.from %= 24 * 60;
+	*(struct window_conf *)field = w;
+	return NULL;
+}
+
 /* 0 to 1 with at most nine digits after the point; strtod() would take hex, exponents and locales.
  */
 static const char *take_share(
@@ -309,6 +352,10 @@ const char *scalar_parse(
 	case CONF_DURATION:
 	case CONF_SECONDS:
 		return take_duration(k, text, field, problem);
+	case CONF_AGE:
+		return take_age(k, text, field, problem);
+	case CONF_WINDOW:
+		return take_window(text, field);
 	case CONF_SHARE:
 		return take_share(k, text, field, problem);
 	case CONF_MODE:

@@ -138,6 +138,14 @@ START_TEST(the_least_configuration_gets_every_default)
 	ck_assert_int_eq(s->retry.base_us, 2 * US_PER_SEC);
 	ck_assert_int_eq(s->retry.cap_us, 300 * US_PER_SEC);
 	ck_assert(s->retry.jitter > 0.1999 && s->retry.jitter < 0.2001);
+	ck_assert_int_eq(s->retention.sent_us, 7 * 86400 * US_PER_SEC);
+	ck_assert_int_eq(s->retention.dead_us, AGE_NEVER);
+	ck_assert_int_eq(s->retention.interval_us, 60 * US_PER_SEC);
+	ck_assert_uint_eq(s->retention.batch, 5000);
+	ck_assert_ptr_null(s->retention.archive_table);
+	ck_assert(!s->retention.window.limited);
+	ck_assert_uint_eq(s->retention.max_rate, 0);
+	ck_assert_uint_eq(c->inbox_count, 0);
 	config_free(c);
 }
 END_TEST
@@ -179,7 +187,19 @@ START_TEST(every_key_lands_in_its_field)
 		"  max_in_flight_bytes: 4GiB\n"
 		"  poll_interval: 10ms\n"
 		"  lease: 1h\n"
-		"  retry: {max_attempts: 100000, base: 365d, cap: 365d, jitter: 1}\n");
+		"  retry: {max_attempts: 100000, base: 365d, cap: 365d, jitter: 1}\n"
+		"  retention: {sent: 36h, dead: 90d, interval: 5s, batch: 100, archive_table: "
+		"old,\n"
+		"    window: '23:30-05:00', max_rate: 10000}\n"
+		"inboxes:\n"
+		"- name: i\n"
+		"  database: {hosts: ['h:1'], name: d, username: u}\n"
+		"  table: t\n"
+		"  processed_status: DONE\n"
+		"  retention: {processed: 4d, batch: 7}\n"
+		"  redelivery: {message_ttl: 1d, max_retry_wait: 0s, manual_window: 1h}\n"
+		"- {name: j, database: {name: d, username: u}, retention: {processed: never}}\n");
+	const struct inbox_conf *in = config_inbox(c, "i");
 	const struct source_conf *s = &c->sources[0];
 	const struct broker_conf *b = &c->brokers[0];
 
@@ -235,7 +255,57 @@ START_TEST(every_key_lands_in_its_field)
 	ck_assert_uint_eq(s->retry.max_attempts, 100000);
 	ck_assert_int_eq(s->retry.cap_us, 365 * 86400 * US_PER_SEC);
 	ck_assert(s->retry.jitter >= 1.0);
+	ck_assert_int_eq(s->retention.sent_us, 36 * 3600 * US_PER_SEC);
+	ck_assert_int_eq(s->retention.dead_us, 90 * 86400 * US_PER_SEC);
+	ck_assert_int_eq(s->retention.interval_us, 5 * US_PER_SEC);
+	ck_assert_uint_eq(s->retention.batch, 100);
+	ck_assert_str_eq(s->retention.archive_table, "old");
+	ck_assert(s->retention.window.limited);
+	ck_assert_uint_eq(s->retention.window.from, 23 * 60 + 30);
+	ck_assert_uint_eq(s->retention.window.to, 5 * 60);
+	ck_assert_uint_eq(s->retention.max_rate, 10000);
+	ck_assert_uint_eq(c->inbox_count, 2);
+	ck_assert_ptr_eq(in, &c->inboxes[0]);
+	ck_assert_int_eq(in->database.tls.mode, TLS_VERIFY_IDENTITY);
+	ck_assert_str_eq(in->table, "t");
+	ck_assert_str_eq(in->processed_status, "DONE");
+	ck_assert_int_eq(in->retention.processed_us, 4 * 86400 * US_PER_SEC);
+	ck_assert_uint_eq(in->retention.batch, 7);
+	ck_assert_int_eq(in->redelivery.message_ttl_us, 86400 * US_PER_SEC);
+	ck_assert_int_eq(in->redelivery.max_retry_wait_us, 0);
+	ck_assert_int_eq(in->redelivery.manual_window_us, 3600 * US_PER_SEC);
+	ck_assert_str_eq(c->inboxes[1].table, "inbox_event");
+	ck_assert_str_eq(c->inboxes[1].processed_status, "PROCESSED");
+	ck_assert_int_eq(c->inboxes[1].retention.processed_us, AGE_NEVER);
+	ck_assert_int_eq(c->inboxes[1].redelivery.manual_window_us, 2 * 86400 * US_PER_SEC);
 	config_free(c);
+}
+END_TEST
+
+static bool open_at(unsigned from, unsigned to, unsigned hour, unsigned minute)
+{
+	const struct window_conf w = { true, from * 60, to * 60 };
+
+	return config_window_open(
+		&w, ((INT64_C(20000) * 24 + hour) * 60 + minute) * 60 * US_PER_SEC + 999999);
+}
+
+START_TEST(a_window_is_open_from_its_first_minute_to_before_its_last_also_over_midnight)
+{
+	const struct window_conf any = { 0 };
+
+	ck_assert(config_window_open(&any, 0));
+	ck_assert(!open_at(1, 5, 0, 59));
+	ck_assert(open_at(1, 5, 1, 0));
+	ck_assert(open_at(1, 5, 4, 59));
+	ck_assert(!open_at(1, 5, 5, 0));
+	ck_assert(open_at(23, 2, 23, 0));
+	ck_assert(open_at(23, 2, 0, 0));
+	ck_assert(open_at(23, 2, 1, 59));
+	ck_assert(!open_at(23, 2, 2, 0));
+	ck_assert(!open_at(23, 2, 22, 59));
+	ck_assert(open_at(12, 24, 23, 59));
+	ck_assert(!open_at(12, 24, 0, 0));
 }
 END_TEST
 
@@ -509,6 +579,7 @@ END_TEST
 UNIT_MAIN("config", every_bad_configuration_gives_exactly_its_faults,
 	every_fault_has_place_what_and_what_to_do_and_no_secret,
 	the_least_configuration_gets_every_default, every_key_lands_in_its_field,
+	a_window_is_open_from_its_first_minute_to_before_its_last_also_over_midnight,
 	a_source_inherits_defaults_key_by_key,
 	a_fault_in_defaults_is_reported_once_and_where_it_stands,
 	tls_left_out_is_off_only_where_every_host_is_loopback, tls_said_to_be_off_is_off_anywhere,

@@ -77,6 +77,8 @@ START_TEST(the_full_sample_has_every_key_with_its_default)
 		if (strcmp(r.what, "default") == 0)
 			ck_assert_msg(n->type == NODE_SCALAR && strcmp(n->text.ptr, r.detail) == 0,
 				"%s: %s is not %s", FULL, r.path, r.detail);
+		else if (strncmp(r.type, "list of mappings", 16) == 0)
+			ck_assert_msg(n->type == NODE_LIST, "%s: %s is no list", FULL, r.path);
 		else if (strcmp(r.what, "required") == 0)
 			ck_assert_msg(!node_empty(n), "%s: %s has no example", FULL, r.path);
 		else if (strstr(r.path, "password_file") == NULL) /* an example, to be usable */

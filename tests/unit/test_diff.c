@@ -88,6 +88,44 @@ START_TEST(a_rotated_secret_is_a_change_whose_value_is_not_told)
 }
 END_TEST
 
+#define INBOX(name, rest)                                                                          \
+	"  - { name: " name ", database: { name: " name ", username: u }" rest " }\n"
+#define BASE BROKER("") "sources:\n" SOURCE("a", "")
+
+START_TEST(inboxes_come_go_and_change)
+{
+	ck_assert_uint_eq(diff(BASE "inboxes:\n" INBOX("i", ""),
+				  BASE "inboxes:\n" INBOX("i", ", retention: { processed: never }")
+					  INBOX("j", "")),
+		2);
+	ck_assert_str_eq(seen, "inbox i: retention.processed: 14d -> never\ninbox j: added\n");
+	ck_assert_uint_eq(diff(BASE "inboxes:\n" INBOX("i", ""), BASE), 1);
+	ck_assert_str_eq(seen, "inbox i: removed\n");
+}
+END_TEST
+
+START_TEST(retention_is_a_change_that_the_relay_sees_only_where_rows_go_as_they_are_sent)
+{
+	struct config *a = load(BASE), *b, *c;
+
+	ck_assert_uint_eq(diff(BASE, BROKER("") "sources:\n" SOURCE(
+					     "a", ", retention: { sent: never, window: "
+						  "'22:00-01:30', max_rate: 5 }")),
+		3);
+	ck_assert_str_eq(seen, "source a: retention.sent: 7d -> never\n"
+			       "source a: retention.window: (none) -> 22:00-01:30\n"
+			       "source a: retention.max_rate: 0 -> 5\n");
+	b = load(BROKER("") "sources:\n" SOURCE("a", ", retention: { sent: 1h, batch: 7 }"));
+	c = load(BROKER("") "sources:\n" SOURCE("a", ", retention: { sent: 0s }"));
+	ck_assert(config_source_equal(&a->sources[0], &b->sources[0]));
+	ck_assert(!config_source_equal(&b->sources[0], &c->sources[0]));
+	ck_assert(config_source_equal(&c->sources[0], &c->sources[0]));
+	config_free(a);
+	config_free(b);
+	config_free(c);
+}
+END_TEST
+
 START_TEST(a_source_differs_when_its_broker_does)
 {
 	struct config *a = load(BROKER("") "sources:\n" SOURCE("a", ""));
@@ -102,4 +140,6 @@ END_TEST
 
 UNIT_MAIN("diff", the_same_file_twice_has_no_changes,
 	a_change_is_named_with_its_source_and_both_values, added_and_removed_sources_are_named,
-	a_rotated_secret_is_a_change_whose_value_is_not_told, a_source_differs_when_its_broker_does)
+	a_rotated_secret_is_a_change_whose_value_is_not_told, inboxes_come_go_and_change,
+	retention_is_a_change_that_the_relay_sees_only_where_rows_go_as_they_are_sent,
+	a_source_differs_when_its_broker_does)
