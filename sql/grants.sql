@@ -19,7 +19,7 @@ GRANT SELECT,
   UPDATE (`status`, `retry_count`, `next_retry_at`, `locked_by`, `locked_until`, `sent_at`, `last_error`)
   ON `shop`.`outbox_event` TO 'outboxd_admin'@'%';
 
--- `outboxd status`, `events`, `explain`, and monitoring systems.
+-- `outboxd status`, `events`, `explain`, `preview`, `replay`, and monitoring systems.
 GRANT SELECT ON `shop`.`outbox_event` TO 'outboxd_monitor'@'%';
 
 -- The producer is the application's own account: INSERT is all it needs on the table.

@@ -22,6 +22,7 @@ static const struct command {
 	{ "preview", cmd_preview, "the messages that the next rows would become" },
 	{ "requeue", cmd_requeue, "dead rows go again, with a fresh attempt budget" },
 	{ "skip", cmd_skip, "give an event up: its aggregate moves on without it" },
+	{ "replay", cmd_replay, "publish sent events once more" },
 	{ "schema", cmd_schema,
 		"print the DDL of the outbox or inbox table, or the least privileges" },
 };

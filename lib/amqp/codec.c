@@ -159,13 +159,14 @@ static int content_header_size(
 {
 	size_t table = 4;
 	size_t rest = CONTENT_HEAD + short_size(env->content_type) + short_size(env->message_id) +
-		      short_size(env->type) + short_size(env->app_id) + 1 /* delivery mode */ +
-		      8 /* timestamp */;
+		      short_size(env->type) + short_size(env->app_id) +
+		      short_size(env->expiration) + 1 /* delivery mode */ + 8 /* timestamp */;
 
 	if (check_short("the message id", env->message_id, e) < 0 ||
 		check_short("the message type", env->type, e) < 0 ||
 		check_short("the content type", env->content_type, e) < 0 ||
 		check_short("the app id", env->app_id, e) < 0 ||
+		check_short("the expiration", env->expiration, e) < 0 ||
 		fields_size(env->headers, env->header_count, true, 1, &table, e) < 0)
 		return -1;
 	if (rest + table > frame_max - FRAME_OVERHEAD)
@@ -261,6 +262,7 @@ static int put_content_header(struct codec *c, struct buf *out, uint16_t channel
 		.message_id = codec_bytes(env->message_id),
 		.type = codec_bytes(env->type),
 		.app_id = codec_bytes(env->app_id),
+		.expiration = codec_bytes(env->expiration),
 	};
 	char *p = payload(out);
 	int size;
@@ -273,6 +275,8 @@ static int put_content_header(struct codec *c, struct buf *out, uint16_t channel
 		props._flags |= AMQP_BASIC_TYPE_FLAG;
 	if (env->app_id.ptr != NULL)
 		props._flags |= AMQP_BASIC_APP_ID_FLAG;
+	if (env->expiration.ptr != NULL)
+		props._flags |= AMQP_BASIC_EXPIRATION_FLAG;
 	recycle_amqp_pool(&c->pool);
 	if (to_table(c, env->headers, env->header_count, &props.headers) < 0)
 		return no_memory(e);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 bool str_to_u64(struct slice s, uint64_t *out)
 {
@@ -62,6 +63,84 @@ bool str_to_duration_us(struct slice s, int64_t *out_us)
 	if (!with_unit(s, time_units, ARRAY_LEN(time_units), &v))
 		return false;
 	*out_us = (int64_t)v;
+	return true;
+}
+
+/* `n` digits from s->ptr on, at most `max`; then s begins behind them. */
+static bool take_digits(struct slice *s, unsigned n, int max, int *out)
+{
+	int v = 0;
+
+	if (s->len < n)
+		return false;
+	for (unsigned i = 0; i < n; i++) {
+		if (s->ptr[i] < '0' || s->ptr[i] > '9')
+			return false;
+		v = v * 10 + (s->ptr[i] - '0');
+	}
+	s->ptr += n;
+	s->len -= n;
+	*out = v;
+	return v <= max;
+}
+
+static bool take_char(struct slice *s, const char *any)
+{
+	if (s->len == 0 || s->ptr[0] == '\0' || strchr(any, s->ptr[0]) == NULL)
+		return false;
+	s->ptr++;
+	s->len--;
+	return true;
+}
+
+/* "Z" or "+01:00", in seconds east of Greenwich; nothing may follow. */
+static bool take_zone(struct slice *s, int *out)
+{
+	int hours, minutes, sign;
+
+	*out = 0;
+	if (take_char(s, "Zz"))
+		return s->len == 0;
+	if (s->len == 0)
+		return false;
+	sign = s->ptr[0] == '-' ? -1 : 1;
+	if (!take_char(s, "+-") || !take_digits(s, 2, 23, &hours) || !take_char(s, ":") ||
+		!take_digits(s, 2, 59, &minutes))
+		return false;
+	*out = sign * (hours * 3600 + minutes * 60);
+	return s->len == 0;
+}
+
+bool str_to_time_us(struct slice s, int64_t *out_us)
+{
+	struct tm tm = { 0 }, same;
+	int64_t fraction = 0, unit = 100000;
+	int zone;
+	time_t t;
+
+	if (!take_digits(&s, 4, 9999, &tm.tm_year) || !take_char(&s, "-") ||
+		!take_digits(&s, 2, 12, &tm.tm_mon) || !take_char(&s, "-") ||
+		!take_digits(&s, 2, 31, &tm.tm_mday) || !take_char(&s, "Tt ") ||
+		!take_digits(&s, 2, 23, &tm.tm_hour) || !take_char(&s, ":") ||
+		!take_digits(&s, 2, 59, &tm.tm_min) || !take_char(&s, ":") ||
+		!take_digits(&s, 2, 59, &tm.tm_sec))
+		return false;
+	if (take_char(&s, ".")) {
+		if (s.len == 0 || s.ptr[0] < '0' || s.ptr[0] > '9')
+			return false;
+		for (; s.len > 0 && s.ptr[0] >= '0' && s.ptr[0] <= '9';
+			s.ptr++, s.len--, unit /= 10)
+			fraction += (s.ptr[0] - '0') * unit;
+	}
+	if (!take_zone(&s, &zone))
+		return false;
+	tm.tm_year -= 1900;
+	tm.tm_mon -= 1;
+	same = tm;
+	t = timegm(&same); /* moves a date that does not exist to one that does */
+	if (same.tm_mday != tm.tm_mday || same.tm_mon != tm.tm_mon)
+		return false;
+	*out_us = ((int64_t)t - zone) * 1000000 + fraction;
 	return true;
 }
 

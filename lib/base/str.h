@@ -24,6 +24,10 @@ bool str_to_size(struct slice s, uint64_t *out_bytes);
 #define STR_DURATION_MAX 32
 void str_duration(int64_t us, char out[STR_DURATION_MAX]);
 
+/* RFC 3339, "2026-01-02T03:04:05[.678901](Z|+01:00)", as microseconds since 1970-01-01 UTC; digits
+ * beyond the sixth are cut. A leap second is none. */
+bool str_to_time_us(struct slice s, int64_t *out_us);
+
 /* Length in bytes of the valid UTF-8 sequence at p (1 to 4), 0 if there is none (overlong forms,
  * surrogates and values above U+10FFFF are not valid: RFC 3629). */
 size_t utf8_sequence(const char *p, size_t len);

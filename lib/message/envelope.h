@@ -33,8 +33,9 @@ struct envelope {
 	struct slice type;
 	struct slice content_type;
 	struct slice app_id;
-	uint64_t timestamp;    /* seconds since 1970, as AMQP has it */
-	uint8_t delivery_mode; /* 2: persistent, 1: transient */
+	struct slice expiration; /* milliseconds in decimal; absent: none */
+	uint64_t timestamp;      /* seconds since 1970, as AMQP has it */
+	uint8_t delivery_mode;   /* 2: persistent, 1: transient */
 	bool mandatory;
 	struct field *headers;
 	size_t header_count;

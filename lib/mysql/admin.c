@@ -27,7 +27,8 @@ static void first_fault(void *arg, const struct finding *f)
 		err_set(e, ERR_CONFIG, 0, "%s: %s: %s", f->where, f->what, f->fix);
 }
 
-static int read_table(struct admin *a, const char *const *extra, size_t extra_count, struct err *e)
+static int read_table(struct admin *a, const char *name, const char *const *extra,
+	size_t extra_count, struct err *e)
 {
 	const struct schema_wish wish = { extra, extra_count,
 		a->conf->ordering == ORDERING_AGGREGATE, NULL };
@@ -35,7 +36,7 @@ static int read_table(struct admin *a, const char *const *extra, size_t extra_co
 	const struct finding_sink sink = { first_fault, &fault };
 	struct schema schema;
 
-	if (schema_read(a->session, a->conf->database.name, a->conf->table, &schema, e) < 0)
+	if (schema_read(a->session, a->conf->database.name, name, &schema, e) < 0)
 		return -1;
 	schema_judge(&schema, &wish, &sink, &a->table);
 	schema_fini(&schema);
@@ -49,6 +50,12 @@ static int read_table(struct admin *a, const char *const *extra, size_t extra_co
 int admin_open(struct admin *a, const struct source_conf *conf, const char *const *extra,
 	size_t extra_count, const char *program, struct err *e)
 {
+	return admin_open_table(a, conf, conf->table, extra, extra_count, program, e);
+}
+
+int admin_open_table(struct admin *a, const struct source_conf *conf, const char *table,
+	const char *const *extra, size_t extra_count, const char *program, struct err *e)
+{
 	/* a server that is read-only can be looked at; changes fail by themselves */
 	const struct session_options options = {
 		.wait_timeout_s = WAIT_S, .examine = true, .program = program
@@ -59,7 +66,7 @@ int admin_open(struct admin *a, const struct source_conf *conf, const char *cons
 		session_open(a->session, e) < 0)
 		goto fail;
 	session_begin(a->session);
-	if (read_table(a, extra, extra_count, e) < 0)
+	if (read_table(a, table, extra, extra_count, e) < 0)
 		goto fail;
 	return 0;
 fail:
@@ -571,13 +578,12 @@ static int row_exists(
 	return 0;
 }
 
-static int row_preview(
-	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+int admin_read_event(const struct outbox_table *t, const struct slice *v, unsigned count,
+	struct row *out, struct slice extra[ROW_EXTRA_MAX], struct err *e)
 {
-	struct previewing *p = arg;
-	const struct outbox_table *t = &p->admin->table;
-	struct slice extra[ROW_EXTRA_MAX];
-	struct row row = {
+	unsigned at = CLAIM_VALUES;
+
+	*out = (struct row){
 		.created_us = value_time_us(v[CLAIM_CREATED]),
 		.retry_count = value_count(v[CLAIM_RETRY_COUNT]),
 		.event_id = v[CLAIM_EVENT_ID],
@@ -588,23 +594,34 @@ static int row_preview(
 		.last_error = v[CLAIM_LAST_ERROR],
 	};
 	struct slice *const optional[OPTIONAL_COLUMNS] = {
-		[OPTIONAL_AGGREGATE_VERSION] = &row.aggregate_version,
-		[OPTIONAL_TRACE_ID] = &row.trace_id,
-		[OPTIONAL_TRACEPARENT] = &row.traceparent,
-		[OPTIONAL_TRACESTATE] = &row.tracestate,
-		[OPTIONAL_HEADERS] = &row.headers,
+		[OPTIONAL_AGGREGATE_VERSION] = &out->aggregate_version,
+		[OPTIONAL_TRACE_ID] = &out->trace_id,
+		[OPTIONAL_TRACEPARENT] = &out->traceparent,
+		[OPTIONAL_TRACESTATE] = &out->tracestate,
+		[OPTIONAL_HEADERS] = &out->headers,
 	};
-	unsigned at = CLAIM_VALUES;
 
-	(void)statement;
 	for (unsigned i = 0; i < OPTIONAL_COLUMNS; i++)
 		if (t->has[i])
 			*optional[i] = v[at++];
-	for (size_t i = 0; i < t->extra_count && i < ARRAY_LEN(extra) && at < count; i++)
+	for (size_t i = 0; i < t->extra_count && i < ROW_EXTRA_MAX && at < count; i++)
 		extra[i] = v[at++];
-	row.extra = t->extra_count > 0 ? extra : NULL;
-	if (!value_id(v[CLAIM_ID], &row.id))
+	out->extra = t->extra_count > 0 ? extra : NULL;
+	if (!value_id(v[CLAIM_ID], &out->id))
 		return err_set(e, ERR_CONFIG, 0, "id is not an integer");
+	return 0;
+}
+
+static int row_preview(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct previewing *p = arg;
+	struct slice extra[ROW_EXTRA_MAX];
+	struct row row;
+
+	(void)statement;
+	if (admin_read_event(&p->admin->table, v, count, &row, extra, e) < 0)
+		return -1;
 	p->left--;
 	return p->row(p->arg, p->class, &row, e);
 }

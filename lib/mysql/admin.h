@@ -21,6 +21,10 @@ struct admin {
  * `program` names the command to the server. On -1 *a need not be closed. */
 int admin_open(struct admin *a, const struct source_conf *conf, const char *const *extra,
 	size_t extra_count, const char *program, struct err *e) MUST_CHECK;
+/* The same for another table of that database: the archive. */
+int admin_open_table(struct admin *a, const struct source_conf *conf, const char *table,
+	const char *const *extra, size_t extra_count, const char *program,
+	struct err *e) MUST_CHECK;
 void admin_close(struct admin *a); /* takes a zero-initialised one */
 
 /* --- looking -------------------------------------------------------------------------------- */
@@ -109,6 +113,56 @@ int admin_preview(struct admin *a, unsigned limit,
 bool admin_is_skipped(const struct admin_row *row);
 /* A relay holds it, and its lease is not over. */
 bool admin_is_leased(const struct admin_row *row);
+
+/* --- sent rows, to be replayed ----------------------------------------------------------------
+ *
+ * Walked in the order (created_at, id), page by page from the place of the last row looked at, by
+ * an index that gives this order: that of the aggregate where one is named, else the claim index,
+ * in which the SENT rows are one range. So a page costs the same wherever it lies. */
+
+struct sent_filter {
+	int64_t since_us,
+		until_us;       /* of sent_at, the latter exclusive; INT64_MIN, INT64_MAX: any */
+	const char *event_type; /* NULL: any */
+	struct slice aggregate_type, aggregate_id; /* ptr NULL: any */
+};
+
+/* Where the producer writes created_at itself: it may be as much later than sent_at. What is
+ * further ahead is not found by until_us. */
+#define SENT_SLACK_US (INT64_C(24) * 3600 * US_PER_SEC)
+
+struct sent_key {
+	int64_t created_us;
+	uint64_t id;
+	int64_t age_us; /* since sent_at; INT64_MAX: nobody knows */
+	char status[33];
+};
+
+/* Zero-initialised: at the beginning. */
+struct sent_walk {
+	bool begun, ended;
+	int64_t created_us;
+	uint64_t id;
+};
+
+/* The next rows that match, at most `room` looked at: `*count` may be 0 before the end. */
+int admin_sent_page(struct admin *a, const struct sent_filter *f, struct sent_walk *walk,
+	struct sent_key *out, size_t room, size_t *count, struct err *e) MUST_CHECK;
+
+/* One row, whatever its status; id 0: there is none. */
+int admin_sent_named(
+	struct admin *a, const char *event_id, struct sent_key *out, struct err *e) MUST_CHECK;
+int admin_sent_place(struct admin *a, uint64_t id, struct sent_key *out, struct err *e) MUST_CHECK;
+
+/* Rows that are SENT and have a next_retry_at all the same, as no relay leaves them: pages by the
+ * claim index pass them by. */
+int admin_sent_strays(struct admin *a, bool *out, struct err *e) MUST_CHECK;
+
+/* These rows, at most SQL_IDS_MAX, in no particular order; without those that are not SENT any
+ * more. *row lives during the call. */
+int admin_sent_rows(struct admin *a, const struct sent_key *keys, size_t count,
+	int (*row)(void *arg, const struct row *row, struct err *e), void *arg,
+	struct err *e) MUST_CHECK;
 
 /* --- changing ------------------------------------------------------------------------------- */
 

@@ -105,7 +105,7 @@ const char ddl_grants[] =
 	"  UPDATE (`status`, `retry_count`, `next_retry_at`, `locked_by`, `locked_until`, `sent_at`, `last_error`)\n"
 	"  ON `shop`.`outbox_event` TO 'outboxd_admin'@'%';\n"
 	"\n"
-	"-- `outboxd status`, `events`, `explain`, and monitoring systems.\n"
+	"-- `outboxd status`, `events`, `explain`, `preview`, `replay`, and monitoring systems.\n"
 	"GRANT SELECT ON `shop`.`outbox_event` TO 'outboxd_monitor'@'%';\n"
 	"\n"
 	"-- The producer is the application's own account: INSERT is all it needs on the table.\n";

@@ -258,8 +258,7 @@ void sql_look(struct buf *b, const struct outbox_table *t, const char *owner, co
 			t->name, t->claim_index, waiting[i]);
 }
 
-void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
-	enum row_class class, unsigned limit, const char *since)
+static void add_event_columns(struct buf *b, const struct outbox_table *t)
 {
 	buf_adds(b,
 		"SELECT `id`,`created_at`,`retry_count`,`event_id`,`aggregate_type`,`aggregate_id`,"
@@ -271,6 +270,19 @@ void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *o
 		buf_addc(b, ',');
 		sql_add_name(b, t->extra[i]);
 	}
+}
+
+void sql_events(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
+{
+	add_event_columns(b, t);
+	buf_addf(b, " FROM %s FORCE INDEX (PRIMARY) WHERE `status`='SENT' AND ", t->name);
+	add_ids(b, t, ids, count);
+}
+
+void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
+	enum row_class class, unsigned limit, const char *since)
+{
+	add_event_columns(b, t);
 	if (class == ROW_EXPIRED)
 		buf_adds(b, ",`locked_by`");
 	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->claim_index);

@@ -102,6 +102,10 @@ void sql_look(struct buf *b, const struct outbox_table *t, const char *owner, co
 void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
 	enum row_class class, unsigned limit, const char *since);
 
+/* The same values of those of these rows that are SENT, in the order of their ids; at most
+ * SQL_IDS_MAX ids. */
+void sql_events(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count);
+
 /* Id and created_at of the first FRESH rows, in their order, locked or not: from the index alone.
  */
 void sql_fresh_keys(struct buf *b, const struct outbox_table *t, unsigned limit, const char *since);

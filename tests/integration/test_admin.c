@@ -1,5 +1,6 @@
 /* The administrative commands and the gauges of the tables, against real servers: with the relay's
  * least privileges, beside a daemon at work where that matters. */
+#include "support/command.h"
 #include "support/rig.h"
 
 #include <check.h>
@@ -17,99 +18,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* --- running a command ---------------------------------------------------------------------- */
-
-struct output {
-	char out[60000], err[8000];
-	int status;
-};
-static struct output last;
-
-static void read_all(int fd, char *to, size_t size)
-{
-	size_t len = 0;
-
-	for (ssize_t n; len + 1 < size && (n = read(fd, to + len, size - 1 - len)) > 0;)
-		len += (size_t)n;
-	to[len] = '\0';
-	close(fd);
-}
-
-/* `outboxd COMMAND -c CONFIG ARGS...`, NULL ends them; the result is in `last`. */
-static int run(const struct daemon *d, const char *command, ...) __attribute__((sentinel));
-static int run(const struct daemon *d, const char *command, ...)
-{
-	const char *args[40] = { "outboxd", command, "-c", d->config };
-	char errors[200];
-	int fds[2], status, n = 4;
-	pid_t pid;
-	va_list ap;
-
-	va_start(ap, command);
-	while (n < 39 && (args[n] = va_arg(ap, const char *)) != NULL)
-		n++;
-	va_end(ap);
-	snprintf(errors, sizeof(errors), "%s/command.err", d->dir);
-	REQUIRE(pipe(fds) == 0);
-	pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0) {
-		int err = open(errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-		dup2(fds[1], 1);
-		dup2(err, 2);
-		close(fds[0]);
-		execv(env_get()->binary, (char *const *)(uintptr_t)args);
-		_exit(127);
-	}
-	close(fds[1]);
-	read_all(fds[0], last.out, sizeof(last.out));
-	REQUIRE(waitpid(pid, &status, 0) == pid);
-	last.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-	read_all(open(errors, O_RDONLY), last.err, sizeof(last.err));
-	return last.status;
-}
-
-static void require_status(int status)
-{
-	if (last.status != status)
-		FAIL("exit status %d, should be %d\n%s%s", last.status, status, last.out, last.err);
-}
-
-static void require_text(const char *where, const char *text)
-{
-	if (strstr(where, text) == NULL)
-		FAIL("no \"%s\" in: %s\nstderr: %s", text, where, last.err);
-}
-
-static struct json_object *parse(void)
-{
-	struct json_object *o = json_tokener_parse(last.out);
-
-	if (o == NULL)
-		FAIL("not JSON: %s%s", last.out, last.err);
-	return o;
-}
-
-static struct json_object *member(struct json_object *o, const char *name)
-{
-	struct json_object *m = NULL;
-
-	if (!json_object_object_get_ex(o, name, &m))
-		FAIL("no member %s in: %s", name, json_object_to_json_string(o));
-	return m;
-}
-
-static int64_t number(struct json_object *o, const char *name)
-{
-	return json_object_get_int64(member(o, name));
-}
-
-static const char *text(struct json_object *o, const char *name)
-{
-	return json_object_get_string(member(o, name));
-}
 
 /* --- a table -------------------------------------------------------------------------------- */
 
@@ -198,31 +106,31 @@ START_TEST(status_counts_every_state_and_says_what_is_blocked)
 
 	stage_open(&s, "aggregate");
 	add_all_states(&s.rig);
-	run(s.d, "status", "--json", NULL);
+	command_run(s.d, "status", "--json", NULL);
 	require_status(0);
-	o = parse();
-	source = json_object_array_get_idx(member(o, "sources"), 0);
-	REQUIRE_STR(text(source, "name"), "s0");
-	REQUIRE(json_object_get_boolean(member(source, "up")));
-	REQUIRE(member(source, "leader") == NULL);
+	o = command_json();
+	source = json_object_array_get_idx(json_member(o, "sources"), 0);
+	REQUIRE_STR(json_text(source, "name"), "s0");
+	REQUIRE(json_object_get_boolean(json_member(source, "up")));
+	REQUIRE(json_member(source, "leader") == NULL);
 	for (size_t i = 0; i < ARRAY_LEN(counts); i++)
-		if (number(source, counts[i].name) != counts[i].value)
-			FAIL("%s: %s", counts[i].name, last.out);
-	REQUIRE(json_object_get_double(member(source, "oldest_claimable_age_seconds")) >= 40);
-	REQUIRE(json_object_get_double(member(source, "oldest_unsent_age_seconds")) > 0);
-	REQUIRE_INT(json_object_array_length(member(source, "leases")), ==, 2);
-	REQUIRE_INT(json_object_array_length(member(source, "blocked")), ==, 1);
-	blocked = json_object_array_get_idx(member(source, "blocked"), 0);
-	REQUIRE_STR(text(blocked, "event_id"), "dead-1");
-	REQUIRE_STR(text(blocked, "class"), "UNROUTABLE");
-	REQUIRE_STR(text(blocked, "aggregate_id"), "blocked");
-	require_text(text(blocked, "unblock"), "requeue");
+		if (json_number(source, counts[i].name) != counts[i].value)
+			FAIL("%s: %s", counts[i].name, command_last.out);
+	REQUIRE(json_object_get_double(json_member(source, "oldest_claimable_age_seconds")) >= 40);
+	REQUIRE(json_object_get_double(json_member(source, "oldest_unsent_age_seconds")) > 0);
+	REQUIRE_INT(json_object_array_length(json_member(source, "leases")), ==, 2);
+	REQUIRE_INT(json_object_array_length(json_member(source, "blocked")), ==, 1);
+	blocked = json_object_array_get_idx(json_member(source, "blocked"), 0);
+	REQUIRE_STR(json_text(blocked, "event_id"), "dead-1");
+	REQUIRE_STR(json_text(blocked, "class"), "UNROUTABLE");
+	REQUIRE_STR(json_text(blocked, "aggregate_id"), "blocked");
+	require_text(json_text(blocked, "unblock"), "requeue");
 	json_object_put(o);
-	run(s.d, "status", NULL);
+	command_run(s.d, "status", NULL);
 	require_status(0);
-	require_text(last.out, "order/blocked");
-	require_text(last.out, "gone/1/0");
-	require_text(last.out, "--source s0 dead-1");
+	require_text(command_last.out, "order/blocked");
+	require_text(command_last.out, "gone/1/0");
+	require_text(command_last.out, "--source s0 dead-1");
 	stage_close(&s);
 }
 END_TEST
@@ -235,34 +143,34 @@ START_TEST(status_names_the_leader_and_fails_for_a_source_that_is_away)
 	stage_open(&s, "aggregate");
 	daemon_start(s.d);
 	daemon_wait_ready(s.d, true);
-	run(s.d, "status", "--json", NULL);
+	command_run(s.d, "status", "--json", NULL);
 	require_status(0);
-	o = parse();
-	list = member(o, "sources");
-	require_text(text(json_object_array_get_idx(list, 0), "leader"), "connection ");
-	REQUIRE_INT(number(json_object_array_get_idx(list, 0), "leader_connection"), >, 0);
+	o = command_json();
+	list = json_member(o, "sources");
+	require_text(json_text(json_object_array_get_idx(list, 0), "leader"), "connection ");
+	REQUIRE_INT(json_number(json_object_array_get_idx(list, 0), "leader_connection"), >, 0);
 	json_object_put(o);
 	daemon_stop(s.d);
 
 	conf_add(&s.conf, "away", &s.rig.schema[0], s.rig.exchange)->db_port = 1;
 	daemon_configure(s.d, &s.conf);
-	run(s.d, "status", "--json", NULL);
+	command_run(s.d, "status", "--json", NULL);
 	require_status(1);
-	o = parse();
-	list = member(o, "sources");
+	o = command_json();
+	list = json_member(o, "sources");
 	REQUIRE_INT(json_object_array_length(list), ==, 2);
-	REQUIRE(json_object_get_boolean(member(json_object_array_get_idx(list, 0), "up")));
-	REQUIRE(!json_object_get_boolean(member(json_object_array_get_idx(list, 1), "up")));
-	REQUIRE(member(json_object_array_get_idx(list, 1), "pending") == NULL);
-	REQUIRE(text(json_object_array_get_idx(list, 1), "error") != NULL);
+	REQUIRE(json_object_get_boolean(json_member(json_object_array_get_idx(list, 0), "up")));
+	REQUIRE(!json_object_get_boolean(json_member(json_object_array_get_idx(list, 1), "up")));
+	REQUIRE(json_member(json_object_array_get_idx(list, 1), "pending") == NULL);
+	REQUIRE(json_text(json_object_array_get_idx(list, 1), "error") != NULL);
 	json_object_put(o);
-	run(s.d, "status", "--source", "s0", NULL);
+	command_run(s.d, "status", "--source", "s0", NULL);
 	require_status(0);
-	run(s.d, "status", "--source", "nosuch", NULL);
+	command_run(s.d, "status", "--source", "nosuch", NULL);
 	require_status(2);
-	run(s.d, "status", "--nosuch", NULL);
+	command_run(s.d, "status", "--nosuch", NULL);
 	require_status(2);
-	run(s.d, "events", NULL); /* two sources: which one? */
+	command_run(s.d, "events", NULL); /* two sources: which one? */
 	require_status(2);
 	stage_close(&s);
 }
@@ -275,13 +183,13 @@ static size_t listed(struct stage *s, const char *option, const char *value_, co
 	struct json_object *o;
 	size_t n;
 
-	run(s->d, "events", "--json", option, value_, NULL);
+	command_run(s->d, "events", "--json", option, value_, NULL);
 	require_status(0);
-	o = parse();
+	o = command_json();
 	n = json_object_array_length(o);
 	if (first != NULL) {
 		REQUIRE_INT(n, >, 0);
-		REQUIRE_STR(text(json_object_array_get_idx(o, 0), "event_id"), first);
+		REQUIRE_STR(json_text(json_object_array_get_idx(o, 0), "event_id"), first);
 	}
 	json_object_put(o);
 	return n;
@@ -307,23 +215,23 @@ START_TEST(events_lists_rows_by_state_class_aggregate_and_trace)
 	REQUIRE_INT(listed(&s, "--aggregate", "order/BLOCKED", NULL), ==, 0);
 	REQUIRE_INT(listed(&s, "--limit", "3", "dead-1"), ==, 3);
 	REQUIRE_INT(listed(&s, "--trace-id", "trace-7", "it's \\ odd"), ==, 1);
-	if (strstr(last.out, "secret") != NULL)
-		FAIL("a payload that nobody asked for: %s", last.out);
-	run(s.d, "events", "--json", "--trace-id", "trace-7", "--payload", NULL);
-	require_text(last.out, "secret");
-	run(s.d, "events", "--json", "--status", "RETRY", NULL);
-	o = parse();
+	if (strstr(command_last.out, "secret") != NULL)
+		FAIL("a payload that nobody asked for: %s", command_last.out);
+	command_run(s.d, "events", "--json", "--trace-id", "trace-7", "--payload", NULL);
+	require_text(command_last.out, "secret");
+	command_run(s.d, "events", "--json", "--status", "RETRY", NULL);
+	o = command_json();
 	row = json_object_array_get_idx(o, 0);
-	REQUIRE_INT(number(row, "retry_count"), ==, 3);
-	REQUIRE(json_object_is_type(member(row, "id"), json_type_int));
-	REQUIRE(member(row, "locked_by") == NULL);
-	REQUIRE(strchr(text(row, "next_retry_at"), 'T') != NULL);
+	REQUIRE_INT(json_number(row, "retry_count"), ==, 3);
+	REQUIRE(json_object_is_type(json_member(row, "id"), json_type_int));
+	REQUIRE(json_member(row, "locked_by") == NULL);
+	REQUIRE(strchr(json_text(row, "next_retry_at"), 'T') != NULL);
 	json_object_put(o);
-	run(s.d, "events", "--status", "NOSUCH", NULL);
+	command_run(s.d, "events", "--status", "NOSUCH", NULL);
 	require_status(2);
-	run(s.d, "events", NULL);
+	command_run(s.d, "events", NULL);
 	require_status(0);
-	require_text(last.out, "LAST_ERROR");
+	require_text(command_last.out, "LAST_ERROR");
 	stage_close(&s);
 }
 END_TEST
@@ -355,21 +263,21 @@ START_TEST(explain_says_of_every_state_why_and_what_next)
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct json_object *o;
 
-		run(s.d, "explain", "--json", "--source", "s0", cases[i].event_id, NULL);
+		command_run(s.d, "explain", "--json", "--source", "s0", cases[i].event_id, NULL);
 		require_status(0);
-		o = parse();
-		REQUIRE_STR(text(o, "event_id"), cases[i].event_id);
-		REQUIRE_STR(text(o, "source"), "s0");
-		require_text(text(o, "reason"), cases[i].reason);
-		require_text(text(o, "next"), cases[i].next);
+		o = command_json();
+		REQUIRE_STR(json_text(o, "event_id"), cases[i].event_id);
+		REQUIRE_STR(json_text(o, "source"), "s0");
+		require_text(json_text(o, "reason"), cases[i].reason);
+		require_text(json_text(o, "next"), cases[i].next);
 		json_object_put(o);
 	}
-	run(s.d, "explain", "nosuch", NULL);
+	command_run(s.d, "explain", "nosuch", NULL);
 	require_status(1);
-	run(s.d, "explain", NULL);
+	command_run(s.d, "explain", NULL);
 	require_status(2);
-	run(s.d, "explain", "held-2", NULL);
-	require_text(last.out, "\nNext: ");
+	command_run(s.d, "explain", "held-2", NULL);
+	require_text(command_last.out, "\nNext: ");
 	stage_close(&s);
 }
 END_TEST
@@ -386,24 +294,24 @@ START_TEST(preview_shows_the_messages_and_claims_nothing)
 	add(&s.rig, "good", "a", "headers='{\"tenant\":\"t1\",\"n\":[1,true]}',trace_id='t-1'");
 	add(&s.rig, "bad", "b", "headers='[1]'");
 	before = rig_rows(&s.rig, 0, "status='PENDING' AND locked_by IS NULL");
-	run(s.d, "preview", "--json", "--limit", "5", NULL);
+	command_run(s.d, "preview", "--json", "--limit", "5", NULL);
 	require_status(0);
-	o = parse();
+	o = command_json();
 	REQUIRE_INT(json_object_array_length(o), ==, 2);
 	m = json_object_array_get_idx(o, 0);
-	REQUIRE_STR(text(m, "event_id"), "good");
-	REQUIRE_STR(text(m, "exchange"), s.rig.exchange);
-	REQUIRE_STR(text(m, "routing_key"), "order.created");
-	REQUIRE_STR(text(member(m, "properties"), "message_id"), "good");
-	REQUIRE_STR(text(member(m, "headers"), "tenant"), "t1");
-	REQUIRE_STR(text(member(m, "headers"), "source"), "s0");
-	REQUIRE_INT(number(m, "size"), ==, 2);
-	require_text(text(json_object_array_get_idx(o, 1), "error"), "INVALID: ");
+	REQUIRE_STR(json_text(m, "event_id"), "good");
+	REQUIRE_STR(json_text(m, "exchange"), s.rig.exchange);
+	REQUIRE_STR(json_text(m, "routing_key"), "order.created");
+	REQUIRE_STR(json_text(json_member(m, "properties"), "message_id"), "good");
+	REQUIRE_STR(json_text(json_member(m, "headers"), "tenant"), "t1");
+	REQUIRE_STR(json_text(json_member(m, "headers"), "source"), "s0");
+	REQUIRE_INT(json_number(m, "size"), ==, 2);
+	require_text(json_text(json_object_array_get_idx(o, 1), "error"), "INVALID: ");
 	json_object_put(o);
 	REQUIRE_INT(rig_rows(&s.rig, 0, "status='PENDING' AND locked_by IS NULL"), ==, before);
 	REQUIRE_INT(mq_depth(s.rig.mq, s.rig.queue), ==, 0);
-	run(s.d, "preview", NULL);
-	require_text(last.out, "routing key  order.created");
+	command_run(s.d, "preview", NULL);
+	require_text(command_last.out, "routing key  order.created");
 	stage_close(&s);
 }
 END_TEST
@@ -412,13 +320,13 @@ END_TEST
 
 static void require_change(int64_t matched, int64_t changed, bool dry_run, size_t ids)
 {
-	struct json_object *o = parse();
+	struct json_object *o = command_json();
 
-	if (number(o, "matched") != matched || number(o, "changed") != changed ||
-		json_object_get_boolean(member(o, "dry_run")) != dry_run ||
-		json_object_array_length(member(o, "event_ids")) != ids)
-		FAIL("%s", last.out);
-	REQUIRE_STR(text(o, "source"), "s0");
+	if (json_number(o, "matched") != matched || json_number(o, "changed") != changed ||
+		json_object_get_boolean(json_member(o, "dry_run")) != dry_run ||
+		json_object_array_length(json_member(o, "event_ids")) != ids)
+		FAIL("%s", command_last.out);
+	REQUIRE_STR(json_text(o, "source"), "s0");
 	json_object_put(o);
 }
 
@@ -431,12 +339,12 @@ START_TEST(requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone)
 	add(&s.rig, "nacked-1", "n", "status='DEAD',retry_count=10,last_error='NACKED: no'");
 	add(&s.rig, "bare-1", "n2", "status='DEAD'");
 
-	run(s.d, "requeue", "--json", "--all", "--dry-run", NULL);
+	command_run(s.d, "requeue", "--json", "--all", "--dry-run", NULL);
 	require_status(0);
 	require_change(3, 0, true, 3);
 	require_value(&s.rig, "dead-1", "status", "DEAD");
 
-	run(s.d, "requeue", "--json", "--class", "UNROUTABLE", NULL);
+	command_run(s.d, "requeue", "--json", "--class", "UNROUTABLE", NULL);
 	require_status(0);
 	require_change(1, 1, false, 1);
 	require_value(&s.rig, "dead-1", "status", "PENDING");
@@ -448,29 +356,29 @@ START_TEST(requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone)
 	require_value(&s.rig, "held-2", "last_error", "NULL");
 	require_value(&s.rig, "later-1", "next_retry_at IS NULL", "0");
 
-	run(s.d, "requeue", "--json", "--all", NULL);
+	command_run(s.d, "requeue", "--json", "--all", NULL);
 	require_status(0);
 	require_change(2, 2, false, 2);
 	require_value(&s.rig, "skipped-1", "status", "DEAD");
-	run(s.d, "requeue", "--json", "skipped-1", NULL);
+	command_run(s.d, "requeue", "--json", "skipped-1", NULL);
 	require_status(0);
 	require_value(&s.rig, "skipped-1", "status", "PENDING");
 
-	run(s.d, "requeue", "retry-1", NULL); /* it is no DEAD row */
+	command_run(s.d, "requeue", "retry-1", NULL); /* it is no DEAD row */
 	require_status(1);
-	require_text(last.err, "--status RETRY");
-	run(s.d, "requeue", "--status", "RETRY", "retry-1", NULL);
+	require_text(command_last.err, "--status RETRY");
+	command_run(s.d, "requeue", "--status", "RETRY", "retry-1", NULL);
 	require_status(0);
 	require_value(&s.rig, "retry-1", "retry_count", "0");
-	run(s.d, "requeue", "--json", "sent-1", "live-1", "nosuch", NULL);
+	command_run(s.d, "requeue", "--json", "sent-1", "live-1", "nosuch", NULL);
 	require_status(1);
 	require_change(2, 0, false, 0);
 	require_value(&s.rig, "live-1", "locked_by", "other/1/0");
-	run(s.d, "requeue", NULL);
+	command_run(s.d, "requeue", NULL);
 	require_status(2);
-	run(s.d, "requeue", "--all", "dead-1", NULL);
+	command_run(s.d, "requeue", "--all", "dead-1", NULL);
 	require_status(2);
-	run(s.d, "requeue", "--all", "--source", "nosuch", NULL);
+	command_run(s.d, "requeue", "--all", "--source", "nosuch", NULL);
 	require_status(2);
 	stage_close(&s);
 }
@@ -487,7 +395,7 @@ START_TEST(requeue_of_many_goes_in_batches_and_keeps_their_number)
 		"ALL SELECT i+1 FROM n WHERE i<950) SELECT CONCAT('m-',i),'order',CONCAT('a',i),"
 		"'created','{}','DEAD',10,'NACKED: no' FROM n",
 		s.rig.schema[0].name);
-	run(s.d, "requeue", "--json", "--class", "NACKED", NULL);
+	command_run(s.d, "requeue", "--json", "--class", "NACKED", NULL);
 	require_status(0);
 	require_change(950, 950, false, 950);
 	REQUIRE_INT(rig_rows(&s.rig, 0, "status='PENDING' AND retry_count=0"), ==, 950);
@@ -502,16 +410,16 @@ START_TEST(what_a_later_event_has_overtaken_is_requeued_by_force_only)
 	stage_open(&s, "aggregate");
 	add(&s.rig, "old", "a", DEAD_SET);
 	add(&s.rig, "new", "a", "status='SENT',sent_at=NOW(6)");
-	run(s.d, "requeue", "--json", "old", NULL);
+	command_run(s.d, "requeue", "--json", "old", NULL);
 	require_status(1);
 	require_change(1, 0, false, 0);
-	require_text(last.err, "--force");
-	run(s.d, "requeue", "--all", NULL);
+	require_text(command_last.err, "--force");
+	command_run(s.d, "requeue", "--all", NULL);
 	require_status(1);
 	require_value(&s.rig, "old", "status", "DEAD");
-	run(s.d, "explain", "old", NULL);
-	require_text(last.out, "requeue --force");
-	run(s.d, "requeue", "--force", "old", NULL);
+	command_run(s.d, "explain", "old", NULL);
+	require_text(command_last.out, "requeue --force");
+	command_run(s.d, "requeue", "--force", "old", NULL);
 	require_status(0);
 	require_value(&s.rig, "old", "status", "PENDING");
 	stage_close(&s);
@@ -524,37 +432,37 @@ START_TEST(skip_lets_the_aggregate_go_and_refuses_what_is_sent_or_held)
 
 	stage_open(&s, "aggregate");
 	add_all_states(&s.rig);
-	run(s.d, "skip", "dead-1", NULL);
+	command_run(s.d, "skip", "dead-1", NULL);
 	require_status(2);
-	run(s.d, "skip", "--reason", " ", "dead-1", NULL);
+	command_run(s.d, "skip", "--reason", " ", "dead-1", NULL);
 	require_status(2);
-	run(s.d, "skip", "--reason", "x", "sent-1", NULL);
+	command_run(s.d, "skip", "--reason", "x", "sent-1", NULL);
 	require_status(1);
-	run(s.d, "skip", "--reason", "x", "live-1", NULL);
+	command_run(s.d, "skip", "--reason", "x", "live-1", NULL);
 	require_status(1);
-	require_text(last.err, "other/1/0");
-	run(s.d, "skip", "--reason", "x", "nosuch", NULL);
+	require_text(command_last.err, "other/1/0");
+	command_run(s.d, "skip", "--reason", "x", "nosuch", NULL);
 	require_status(1);
-	run(s.d, "skip", "--json", "--dry-run", "--reason", "x", "dead-1", NULL);
+	command_run(s.d, "skip", "--json", "--dry-run", "--reason", "x", "dead-1", NULL);
 	require_status(0);
 	require_change(1, 0, true, 1);
 	require_value(&s.rig, "dead-1", "last_error", "UNROUTABLE: returned: NO_ROUTE");
 
 	/* not the head: nothing behind it may go before the head has */
-	run(s.d, "skip", "--reason", "x", "held-1", NULL);
+	command_run(s.d, "skip", "--reason", "x", "held-1", NULL);
 	require_status(0);
 	require_value(&s.rig, "held-2", "next_retry_at IS NULL", "0");
-	run(s.d, "skip", "--json", "--reason", "it's \"not\" wanted", "dead-1", NULL);
+	command_run(s.d, "skip", "--json", "--reason", "it's \"not\" wanted", "dead-1", NULL);
 	require_status(0);
 	require_change(1, 1, false, 1);
 	require_value(&s.rig, "dead-1", "status", "DEAD");
 	require_value(&s.rig, "dead-1", "last_error", "SKIPPED: it's \"not\" wanted");
 	require_value(&s.rig, "held-2", "next_retry_at", "NULL");
 	require_value(&s.rig, "held-2", "last_error", "NULL");
-	run(s.d, "skip", "--json", "--reason", "again", "dead-1", NULL);
+	command_run(s.d, "skip", "--json", "--reason", "again", "dead-1", NULL);
 	require_status(0);
 	require_change(1, 0, false, 1);
-	run(s.d, "skip", "--reason", "its relay is gone", "expired-1", NULL);
+	command_run(s.d, "skip", "--reason", "its relay is gone", "expired-1", NULL);
 	require_status(0);
 	require_value(&s.rig, "expired-1", "locked_by", "NULL");
 	stage_close(&s);
@@ -576,7 +484,7 @@ START_TEST(every_change_leaves_a_line_in_syslog)
 	}
 	stage_open(&s, "aggregate");
 	add_all_states(&s.rig);
-	run(s.d, "skip", "--reason", "first\nline", "dead-1", NULL);
+	command_run(s.d, "skip", "--reason", "first\nline", "dead-1", NULL);
 	n = recv(fd, line, sizeof(line) - 1, 0);
 	unlink("/dev/log");
 	REQUIRE_INT(n, >, 0);
@@ -622,11 +530,11 @@ static void let_go(const char *command, const char *option, const char *value_)
 	rig_wait_none(
 		&s.rig, 0, "aggregate_id='x' AND status<>'DEAD' AND next_retry_at IS NULL", 20000);
 	REQUIRE_INT(rig_rows(&s.rig, 0, "last_error LIKE 'WAITING: %%'"), ==, 599);
-	run(s.d, "explain", "x-300", NULL);
-	require_text(last.out, "x-1");
-	require_text(last.out, "which is DEAD");
+	command_run(s.d, "explain", "x-300", NULL);
+	require_text(command_last.out, "x-1");
+	require_text(command_last.out, "which is DEAD");
 
-	run(s.d, command, "x-1", option, value_, NULL);
+	command_run(s.d, command, "x-1", option, value_, NULL);
 	require_status(0);
 	add_many(&s.rig, "x", 601, 610); /* must not overtake those that still wait */
 	rig_wait_none(&s.rig, 0, "event_id='x-2' AND status<>'SENT'", 3000);
@@ -683,18 +591,18 @@ START_TEST(changes_made_all_the_time_beside_a_relay_lose_double_and_reorder_noth
 			"status<>'SENT' ORDER BY RAND() LIMIT 1",
 			s.rig.schema[0].name);
 
-		run(s.d, "requeue", i % 2 == 0 ? "--all" : "--class",
+		command_run(s.d, "requeue", i % 2 == 0 ? "--all" : "--class",
 			i % 2 == 0 ? NULL : "UNROUTABLE", NULL);
-		if (last.status > 1)
-			FAIL("%s%s", last.out, last.err);
-		run(s.d, "requeue", "--status", "RETRY", "--all", NULL);
-		if (last.status > 1)
-			FAIL("%s%s", last.out, last.err);
+		if (command_last.status > 1)
+			FAIL("%s%s", command_last.out, command_last.err);
+		command_run(s.d, "requeue", "--status", "RETRY", "--all", NULL);
+		if (command_last.status > 1)
+			FAIL("%s%s", command_last.out, command_last.err);
 		if (victim != NULL && i % 3 == 0) {
-			run(s.d, "skip", "--reason", "a test", victim, NULL);
-			if (last.status > 1)
-				FAIL("%s%s", last.out, last.err);
-			if (last.status == 0)
+			command_run(s.d, "skip", "--reason", "a test", victim, NULL);
+			if (command_last.status > 1)
+				FAIL("%s%s", command_last.out, command_last.err);
+			if (command_last.status == 0)
 				snprintf(skipped, sizeof(skipped), "%s", victim);
 		}
 		free(victim);
@@ -706,9 +614,9 @@ START_TEST(changes_made_all_the_time_beside_a_relay_lose_double_and_reorder_noth
 	while (rig_rows(&s.rig, 0,
 		       "status<>'SENT' AND (status<>'DEAD' OR last_error NOT LIKE "
 		       "'SKIPPED:%%')") > 0) {
-		run(s.d, "requeue", "--all", NULL);
-		if (last.status > 1 || env_now_us() > until)
-			FAIL("%s%s", last.out, last.err);
+		command_run(s.d, "requeue", "--all", NULL);
+		if (command_last.status > 1 || env_now_us() > until)
+			FAIL("%s%s", command_last.out, command_last.err);
 		env_sleep_ms(100);
 	}
 	daemon_stop(s.d);
@@ -733,17 +641,17 @@ START_TEST(a_monitoring_account_may_look_and_nothing_else)
 		monitor.user);
 	s.conf.source[0].schema = &monitor;
 	daemon_configure(s.d, &s.conf);
-	run(s.d, "status", NULL);
+	command_run(s.d, "status", NULL);
 	require_status(0);
-	run(s.d, "events", NULL);
+	command_run(s.d, "events", NULL);
 	require_status(0);
-	run(s.d, "explain", "held-2", NULL);
+	command_run(s.d, "explain", "held-2", NULL);
 	require_status(0);
-	run(s.d, "preview", NULL);
+	command_run(s.d, "preview", NULL);
 	require_status(0);
-	run(s.d, "skip", "--reason", "x", "dead-1", NULL);
+	command_run(s.d, "skip", "--reason", "x", "dead-1", NULL);
 	require_status(1);
-	run(s.d, "requeue", "--all", NULL);
+	command_run(s.d, "requeue", "--all", NULL);
 	require_status(1);
 	require_value(&s.rig, "dead-1", "last_error", "UNROUTABLE: returned: NO_ROUTE");
 	db_exec(s.rig.db, "DROP USER '%s'@'%%'", monitor.user);
@@ -791,28 +699,29 @@ START_TEST(the_daemon_counts_its_tables_and_never_shows_old_counts_as_new)
 	REQUIRE(gauge(&s, "oldest_dead_age_seconds") > 0);
 	REQUIRE(gauge(&s, "oldest_unsent_age_seconds") > 0);
 	REQUIRE(gauge(&s, "sample_age_seconds") >= 0);
-	REQUIRE_INT(daemon_metric(s.d, "outboxd_broker_up{broker=\"main\"}"), ==, 1);
+	WAIT_FOR(5000, daemon_metric(s.d, "outboxd_broker_up{broker=\"main\"}") == 1);
 	REQUIRE_INT(daemon_metric(s.d, "outboxd_broker_blocked{broker=\"main\"}"), ==, 0);
 	/* a source that cannot be counted has no counts */
 	REQUIRE_INT(daemon_metric(s.d, "outboxd_backlog_events{source=\"s1\"}"), ==, -1);
 	REQUIRE(daemon_metric(s.d, "outboxd_sample_age_seconds{source=\"s1\"}") > 1);
 
 	env_sleep_ms(500); /* the page is made several times a second */
-	REQUIRE_INT(daemon_get(s.d, "/status", last.out, sizeof(last.out)), ==, 200);
-	o = parse();
-	list = member(o, "sources");
+	REQUIRE_INT(
+		daemon_get(s.d, "/status", command_last.out, sizeof(command_last.out)), ==, 200);
+	o = command_json();
+	list = json_member(o, "sources");
 	REQUIRE_INT(json_object_array_length(list), ==, 2); /* one each, whatever its workers */
 	for (size_t i = 0; i < ARRAY_LEN(members); i++)
-		(void)member(json_object_array_get_idx(list, 0), members[i]);
-	REQUIRE_INT(number(json_object_array_get_idx(list, 0), "held"), ==, 1);
-	require_text(text(json_object_array_get_idx(list, 0), "leader"), "admin/");
-	REQUIRE(member(json_object_array_get_idx(list, 1), "held") == NULL);
-	REQUIRE(!json_object_get_boolean(member(json_object_array_get_idx(list, 1), "up")));
-	list = member(o, "brokers");
+		(void)json_member(json_object_array_get_idx(list, 0), members[i]);
+	REQUIRE_INT(json_number(json_object_array_get_idx(list, 0), "held"), ==, 1);
+	require_text(json_text(json_object_array_get_idx(list, 0), "leader"), "admin/");
+	REQUIRE(json_member(json_object_array_get_idx(list, 1), "held") == NULL);
+	REQUIRE(!json_object_get_boolean(json_member(json_object_array_get_idx(list, 1), "up")));
+	list = json_member(o, "brokers");
 	REQUIRE_INT(json_object_array_length(list), ==, 1);
-	REQUIRE_STR(text(json_object_array_get_idx(list, 0), "name"), "main");
-	(void)member(json_object_array_get_idx(list, 0), "up");
-	(void)member(json_object_array_get_idx(list, 0), "blocked");
+	REQUIRE_STR(json_text(json_object_array_get_idx(list, 0), "name"), "main");
+	(void)json_member(json_object_array_get_idx(list, 0), "up");
+	(void)json_member(json_object_array_get_idx(list, 0), "blocked");
 	json_object_put(o);
 
 	/* gone: absent, and the age grows */

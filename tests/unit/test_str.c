@@ -72,7 +72,37 @@ START_TEST(utf8_is_checked_to_the_letter_of_rfc_3629)
 }
 END_TEST
 
-UNIT_MAIN("str", a_duration_needs_a_unit_and_nothing_else,
+START_TEST(a_time_is_rfc_3339_with_its_zone_and_a_date_that_exists)
+{
+	static const struct {
+		const char *text;
+		int64_t us;
+	} good[] = {
+		{ "1970-01-01T00:00:00Z", 0 },
+		{ "2026-01-02T03:04:05.678901Z", INT64_C(1767323045678901) },
+		{ "2026-01-02t04:34:05.6789019+01:30", INT64_C(1767323045678901) },
+		{ "2026-01-01T22:04:05.5-05:00", INT64_C(1767323045500000) },
+		{ "2024-02-29T00:00:00Z", INT64_C(1709164800000000) },
+		{ "1969-12-31T23:59:59.9Z", -100000 },
+	};
+	static const char *const bad[] = { "", "2026-01-02", "2026-01-02T03:04:05",
+		"2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-00-10T00:00:00Z",
+		"2026-01-00T00:00:00Z", "2026-01-02T24:00:00Z", "2026-01-02T03:04:60Z",
+		"2026-01-02T03:04:05.Z", "2026-01-02T03:04:05Zx", "2026-01-02T03:04:05+1:00",
+		"2026-01-02T03:04:05+01:60", "26-01-02T03:04:05Z", " 2026-01-02T03:04:05Z" };
+	int64_t us;
+
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		ck_assert_msg(str_to_time_us(slice_str(good[i].text), &us), "%s", good[i].text);
+		ck_assert_int_eq(us, good[i].us);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		ck_assert_msg(!str_to_time_us(slice_str(bad[i]), &us), "%s", bad[i]);
+}
+END_TEST
+
+UNIT_MAIN("str", a_time_is_rfc_3339_with_its_zone_and_a_date_that_exists,
+	a_duration_needs_a_unit_and_nothing_else,
 	an_integer_is_decimal_without_leading_zeros_and_never_wraps,
 	a_duration_is_printed_with_the_largest_unit_that_fits,
 	utf8_is_checked_to_the_letter_of_rfc_3629)
