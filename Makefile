@@ -84,8 +84,13 @@ $(B)/tools/%: $(B)/obj/tests/tools/%.o $(SUPPORT_A) $(LIB_A)
 $(B)/sim: $(call obj,$(SIM)) $(LIB_A)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
+# Loaded into daemons under test; never with a sanitizer, whose own library has to be the first.
+$(B)/shim.so: tests/shim/shim.c | missing
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(WARN) -O1 -g -fPIC -shared -o $@ $< -ldl
+
 tools: all $(TOOL_BIN)
-tests: tools $(UNIT_BIN) $(INTEGRATION_BIN) $(if $(SIM),$(B)/sim)
+tests: tools $(UNIT_BIN) $(INTEGRATION_BIN) $(B)/shim.so $(if $(SIM),$(B)/sim)
 .SECONDARY:
 
 unit: $(UNIT_BIN)

@@ -54,6 +54,10 @@ static void survive(const char *ordering, struct proxy_rule rule)
 	struct scene s;
 
 	scene_open(&s, ordering);
+	if (rule.action == PROXY_SWALLOW) {
+		s.conf.query_ms = 1000;
+		daemon_configure(s.daemon, &s.conf);
+	}
 	rule.skip = 2;
 	db_produce(s.rig.db, &s.rig.schema[0], &p);
 	proxy_rule(s.database, &rule);
@@ -200,6 +204,269 @@ START_TEST(rows_that_somebody_else_has_locked_are_passed_by_and_come_later)
 }
 END_TEST
 
+START_TEST(a_claim_cut_off_between_its_statements_takes_nothing)
+{
+	survive("none", (struct proxy_rule){ CLAIM, NULL, PROXY_DROP_BEFORE, .times = 3 });
+}
+END_TEST
+
+START_TEST(a_settlement_whose_commit_vanishes_on_its_way_is_written_later)
+{
+	survive("aggregate", (struct proxy_rule){ "COMMIT", SETTLE, PROXY_SWALLOW, .times = 2 });
+}
+END_TEST
+
+/* From the handshake to the middle of a statement: what was sent up to there has arrived. */
+START_TEST(connections_that_break_after_any_number_of_bytes_lose_and_repeat_nothing)
+{
+	static const uint64_t after[] = { 1, 37, 160, 1100, 7000, 20011 };
+	struct production p = {
+		.first = 1, .count = 200000, .aggregates = 200, .transaction = 20, .per_second = 300
+	};
+	struct producer *producer;
+	struct scene s;
+
+	scene_open(&s, "aggregate");
+	producer = producer_start(&s.rig.schema[0], &p);
+	daemon_start(s.daemon);
+	daemon_wait_ready(s.daemon, true);
+	for (size_t i = 0; i < ARRAY_LEN(after); i++) {
+		unsigned connections = proxy_connections(s.database);
+
+		/* the small ones hit the login that follows */
+		proxy_cut_after(s.database, after[i]);
+		WAIT_FOR(10000, proxy_connections(s.database) > connections);
+	}
+	producer_stop(producer);
+	REQUIRE_INT(rig_rows(&s.rig, 0, "retry_count>0"), ==, 0);
+	scene_close(&s);
+}
+END_TEST
+
+START_TEST(packets_that_arrive_byte_by_byte_are_understood)
+{
+	struct production p = { .first = 1, .count = 200, .aggregates = 20 };
+	struct scene s;
+	struct proxy *broker;
+
+	scene_open(&s, "aggregate");
+	broker = proxy_start(env_get()->mq_host, env_get()->mq_port);
+	s.conf.broker[0].port = proxy_port(broker);
+	daemon_configure(s.daemon, &s.conf);
+	proxy_split(broker, 1);
+	proxy_split(s.database, 1);
+	db_produce(s.rig.db, &s.rig.schema[0], &p);
+	daemon_start(s.daemon);
+	scene_close(&s);
+	proxy_stop(broker);
+}
+END_TEST
+
+/* Of four sources three have a server that refuses each statement, each for a reason of its own. */
+START_TEST(a_server_that_refuses_every_statement_is_named_and_tried_slowly_and_others_flow)
+{
+	static const struct {
+		unsigned code;
+		const char *class;
+	} refusals[] = {
+		{ 1064, "config" }, /* a server that does not know SKIP LOCKED */
+		{ 1665, "config" }, /* READ COMMITTED under binlog_format=STATEMENT */
+		{ 1290, "link" },   /* read-only */
+	};
+	struct production p = { .first = 1, .count = 20, .aggregates = 10 };
+	struct allowance exactly = { .foreign = true };
+	struct proxy *proxies[3];
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("refused");
+	char text[4000], series[100];
+	int64_t cpu_us;
+
+	rig_open(&r, 4);
+	rig_conf(&r, &c);
+	for (unsigned i = 0; i < 3; i++) {
+		struct proxy_rule rule = { .text = "CONNECTION_ID()",
+			.action = PROXY_ERROR,
+			.error = refusals[i].code };
+
+		proxies[i] = proxy_start(env_get()->db_host, env_get()->db_port);
+		proxy_rule(proxies[i], &rule);
+		c.source[i].db_port = proxy_port(proxies[i]);
+	}
+	daemon_configure(d, &c);
+	daemon_start(d);
+	daemon_wait_ready(d, false);
+	WAIT_FOR(10000, proxy_hits(proxies[0]) > 0 && proxy_hits(proxies[1]) > 0 &&
+				proxy_hits(proxies[2]) > 0);
+	cpu_us = daemon_cpu_us(d);
+	for (unsigned i = 0; i < 4; i++)
+		db_produce(r.db, &r.schema[i], &p);
+	rig_wait_sent(&r, 3, 5000);
+	env_sleep_ms(2500);
+	REQUIRE_INT(daemon_cpu_us(d) - cpu_us, <, US_PER_SEC);
+	REQUIRE_INT(daemon_get(d, "/readyz", text, sizeof(text)), ==, 503);
+	for (unsigned i = 0; i < 3; i++) {
+		char name[20], code[20];
+
+		snprintf(name, sizeof(name), "source s%u", i);
+		snprintf(code, sizeof(code), "(%u)", refusals[i].code);
+		REQUIRE(strstr(text, name) != NULL && strstr(text, code) != NULL);
+		snprintf(series, sizeof(series), "outboxd_source_up{source=\"s%u\"}", i);
+		REQUIRE_INT(daemon_metric(d, series), ==, 0);
+		snprintf(series, sizeof(series),
+			"outboxd_db_errors_total{class=\"%s\",source=\"s%u\"}", refusals[i].class,
+			i);
+		REQUIRE_INT(daemon_metric(d, series), >, 0);
+		/* one line now and then, not one a try */
+		REQUIRE_INT(daemon_log(d, name + 7, code, NULL), <=, 2);
+		REQUIRE_INT(proxy_hits(proxies[i]), <, 12);
+		REQUIRE_INT(rig_rows(&r, i, "status<>'PENDING'"), ==, 0);
+		proxy_rule(proxies[i], NULL);
+	}
+	for (unsigned i = 0; i < 3; i++)
+		rig_wait_sent(&r, i, 20000);
+	daemon_stop(d);
+	for (unsigned i = 0; i < 4; i++)
+		rig_judge(&r, i, &exactly, NULL);
+	for (unsigned i = 0; i < 3; i++)
+		proxy_stop(proxies[i]);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(polling_goes_on_after_an_error_of_any_kind)
+{
+	static const unsigned errors[] = { 1146, 1205, 1317, 3024, 1053, 1836, 1030, 1040 };
+	struct production p = { .first = 1, .count = 5, .aggregates = 5 };
+	struct allowance exactly = { .foreign = true };
+	struct proxy *proxies[4];
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("errors");
+
+	rig_open(&r, 4);
+	rig_conf(&r, &c);
+	for (unsigned i = 0; i < 4; i++) {
+		proxies[i] = proxy_start(env_get()->db_host, env_get()->db_port);
+		c.source[i].db_port = proxy_port(proxies[i]);
+	}
+	daemon_configure(d, &c);
+	daemon_start(d);
+	daemon_wait_ready(d, true);
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i < 4; i++) {
+			struct proxy_rule rule = { .text = "CONNECTION_ID()",
+				.action = PROXY_ERROR,
+				.error = errors[round * 4 + i],
+				.times = 1 };
+
+			proxy_rule(proxies[i], &rule);
+		}
+		for (unsigned i = 0; i < 4; i++)
+			WAIT_FOR(10000, proxy_hits(proxies[i]) == 1);
+		p.first = 1 + round * p.count;
+		for (unsigned i = 0; i < 4; i++)
+			db_produce(r.db, &r.schema[i], &p);
+		for (unsigned i = 0; i < 4; i++)
+			rig_wait_sent(&r, i, 10000);
+	}
+	daemon_stop(d);
+	for (unsigned i = 0; i < 4; i++) {
+		rig_judge(&r, i, &exactly, NULL);
+		proxy_stop(proxies[i]);
+	}
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+/* Nobody there, somebody who hangs up at once, a stranger, and a database that was dropped. */
+START_TEST(a_database_that_cannot_be_had_costs_no_cpu_no_log_and_no_descriptor)
+{
+	static const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+	struct fake_broker *hangs_up = fake_broker_start(&(struct fake_rules){ .hang_up = true });
+	struct fake_broker *stranger = fake_broker_start(&(struct fake_rules){
+		.banner = http, .banner_len = sizeof(http) - 1, .hang_up = true });
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("away");
+	int64_t cpu_us;
+	unsigned fds;
+
+	rig_open(&r, 4);
+	rig_conf(&r, &c);
+	c.source[0].db_port = env_free_port();
+	c.source[1].db_port = fake_broker_port(hangs_up);
+	c.source[2].db_port = fake_broker_port(stranger);
+	db_exec(r.db, "DROP DATABASE %s", r.schema[3].name);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	daemon_wait_ready(d, false);
+	for (unsigned i = 0; i < 4; i++) {
+		char name[20];
+
+		snprintf(name, sizeof(name), "source=s%u", i);
+		WAIT_FOR(10000, daemon_log(d, "database call failed", name, NULL) > 0);
+	}
+	env_sleep_ms(500);
+	cpu_us = daemon_cpu_us(d);
+	fds = daemon_fds(d);
+	env_sleep_ms(3000);
+	REQUIRE_INT(daemon_cpu_us(d) - cpu_us, <, 300 * US_PER_MS);
+	REQUIRE_INT(daemon_fds(d), <=, fds + 2);
+	REQUIRE_INT(daemon_log(d, "database call failed", NULL), <=, 8);
+	db_exec(r.db, "CREATE DATABASE %s", r.schema[3].name);
+	daemon_stop(d);
+	fake_broker_stop(hangs_up);
+	fake_broker_stop(stranger);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+/* The defaults of a server that nobody would want, and what a tool that changes tables online does:
+ * the table vanishes under load for a second, then another of that name takes its place. */
+START_TEST(with_autocommit_off_everywhere_a_renamed_table_is_waited_for_and_its_successor_used)
+{
+	struct production p = {
+		.first = 1, .count = 200000, .aggregates = 200, .transaction = 20, .per_second = 300
+	};
+	struct producer *producer;
+	struct scene s;
+	const char *name;
+
+	scene_open(&s, "aggregate");
+	name = s.rig.schema[0].name;
+	db_exec(s.rig.db,
+		"SET GLOBAL autocommit=0,GLOBAL init_connect='SET autocommit=0,time_zone=\"-07:00\"',"
+		"GLOBAL sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES'");
+	producer = producer_start(&s.rig.schema[0], &p);
+	daemon_start(s.daemon);
+	daemon_wait_ready(s.daemon, true);
+	WAIT_FOR(10000, rig_rows(&s.rig, 0, "status='SENT'") > 100);
+	db_exec(s.rig.db, "SET SESSION lock_wait_timeout=5; RENAME TABLE %s.outbox_event TO %s.away",
+		name, name);
+	WAIT_FOR(10000, daemon_metric(s.daemon, "outboxd_source_up{source=\"s0\"}") == 0);
+	db_exec(s.rig.db, "RENAME TABLE %s.away TO %s.outbox_event", name, name);
+	WAIT_FOR(10000, daemon_metric(s.daemon, "outboxd_source_up{source=\"s0\"}") == 1);
+	producer_stop(producer);
+	rig_wait_sent(&s.rig, 0, 20000);
+	db_exec(s.rig.db,
+		"CREATE TABLE %s.next LIKE %s.outbox_event; ALTER TABLE %s.next ADD COLUMN n INT NULL "
+		"FIRST; INSERT INTO %s.next (id,event_id,aggregate_type,aggregate_id,event_type,"
+		"payload,status,created_at,sent_at) SELECT id,event_id,aggregate_type,aggregate_id,"
+		"event_type,payload,status,created_at,sent_at FROM %s.outbox_event; RENAME TABLE "
+		"%s.outbox_event TO %s.past, %s.next TO %s.outbox_event",
+		name, name, name, name, name, name, name, name, name);
+	p = (struct production){ .first = 1000001, .count = 100, .aggregates = 200 };
+	db_produce(s.rig.db, &s.rig.schema[0], &p);
+	rig_wait_sent(&s.rig, 0, 20000);
+	db_exec(s.rig.db, "SET GLOBAL autocommit=1,GLOBAL init_connect='',GLOBAL sql_mode=DEFAULT");
+	scene_close(&s);
+}
+END_TEST
+
 START_TEST(an_idle_relay_holds_no_transaction_and_no_lock_on_the_table)
 {
 	struct production p = { .first = 1, .count = 10, .aggregates = 10 };
@@ -283,5 +550,13 @@ RIG_MAIN("daemon: database", 120, a_claim_whose_commit_ends_in_a_deadlock_is_not
 	sessions_that_an_administrator_kills_are_opened_anew,
 	a_server_that_turns_read_only_is_waited_for,
 	rows_that_somebody_else_has_locked_are_passed_by_and_come_later,
+	a_claim_cut_off_between_its_statements_takes_nothing,
+	a_settlement_whose_commit_vanishes_on_its_way_is_written_later,
+	connections_that_break_after_any_number_of_bytes_lose_and_repeat_nothing,
+	packets_that_arrive_byte_by_byte_are_understood,
+	a_server_that_refuses_every_statement_is_named_and_tried_slowly_and_others_flow,
+	polling_goes_on_after_an_error_of_any_kind,
+	a_database_that_cannot_be_had_costs_no_cpu_no_log_and_no_descriptor,
+	with_autocommit_off_everywhere_a_renamed_table_is_waited_for_and_its_successor_used,
 	an_idle_relay_holds_no_transaction_and_no_lock_on_the_table,
 	what_another_made_of_a_row_is_not_overwritten)

@@ -129,71 +129,94 @@ START_TEST(a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no
 }
 END_TEST
 
+/* Seven kinds of rows that fail, and what each is to end as. `change` makes one of a good row. */
+static const struct poison {
+	const char *name, *change, *class;
+	unsigned rows, retry_count;
+} poisons[] = {
+	{ "large", "payload=JSON_OBJECT('x',REPEAT('x',70000))", "TOO_LARGE", 3, 0 },
+	{ "long", "aggregate_id=REPEAT('k',128),event_type=REPEAT('t',128)", "INVALID", 3, 0 },
+	{ "wide", "event_type=REPEAT(_utf8mb4 0xF09F8D8B,65)", "INVALID", 3, 0 },
+	{ "header", "headers=JSON_OBJECT(REPEAT('h',300),1)", "INVALID", 3, 0 },
+	{ "astray", "goes=CONCAT('gone',id)", "REFUSED", 3, 0 },
+	{ "barred", "goes=CONCAT(goes,'.inner')", "REFUSED", 3, 0 },
+	{ "nowhere", "event_type='nowhere'", "UNROUTABLE", 2, 2 },
+};
+#define POISON_ROWS 20
+
+static void add_poison(struct rig *r)
+{
+	const char *table = r->schema[0].name;
+
+	for (size_t i = 0; i < ARRAY_LEN(poisons); i++) {
+		const struct poison *k = &poisons[i];
+
+		for (unsigned n = 0; n < k->rows; n++) {
+			char id[40];
+
+			snprintf(id, sizeof(id), "%s-%u", k->name, n);
+			add_event(r, id, id, "created");
+			db_exec(r->db, "UPDATE %s.outbox_event SET %s WHERE event_id='%s'", table,
+				k->change, id);
+			/* among the others, not behind them */
+			db_exec(r->db,
+				"UPDATE %s.outbox_event a JOIN %s.outbox_event b ON b.event_id='%s-%zu' "
+				"SET a.created_at=b.created_at WHERE a.event_id='%s'",
+				table, table, table, 100 + 237 * i + 61 * n, id);
+		}
+	}
+}
+
 /* What no broker can take is never shown to one, and what one broker refuses goes alone. */
-START_TEST(poison_of_several_kinds_ends_dead_and_two_thousand_neighbours_arrive_once)
+START_TEST(twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_neighbours_nothing)
 {
 	struct rig r;
 	struct conf c;
 	struct daemon *d = daemon_new("poison");
-	struct production p = { .first = 1, .count = 1000, .aggregates = 100 };
-	struct allowance allowed = { .dead = 9, .charged = 0 };
-	const char *table;
+	struct production p = { .first = 1, .count = 4980, .aggregates = 500 };
+	struct allowance allowed = { .dead = POISON_ROWS, .charged = 2 };
+	char inner[60];
 	struct findings f;
 
 	rig_open(&r, 1);
-	table = r.schema[0].name;
+	only_known_keys(&r);
+	mq_bind(r.mq, r.queue, r.exchange, "#.created");
+	mq_bind(r.mq, r.queue, r.exchange, "#.changed");
+	snprintf(inner, sizeof(inner), "%s.inner", r.exchange);
+	mq_declare_exchange_internal(r.mq, inner);
 	db_exec(r.db,
 		"ALTER TABLE %s.outbox_event ADD COLUMN goes varchar(80) NOT NULL DEFAULT '%s'",
-		table, r.exchange);
+		r.schema[0].name, r.exchange);
 	db_produce(r.db, &r.schema[0], &p);
-	for (int i = 0; i < 3; i++) {
-		char id[20];
-
-		snprintf(id, sizeof(id), "large-%d", i);
-		add_event(&r, id, "big", "created");
-		db_exec(r.db,
-			"UPDATE %s.outbox_event SET payload=JSON_OBJECT('x',REPEAT('x',70000)) "
-			"WHERE event_id='%s'",
-			table, id);
-		snprintf(id, sizeof(id), "long-%d", i);
-		add_event(&r, id, "key", "created");
-		db_exec(r.db,
-			"UPDATE %s.outbox_event SET aggregate_id=REPEAT('k',128),"
-			"event_type=REPEAT('t',128),aggregate_type=REPEAT('a',44) WHERE "
-			"event_id='%s'",
-			table, id);
-		snprintf(id, sizeof(id), "astray-%d", i);
-		add_event(&r, id, "astray", "created");
-		db_exec(r.db, "UPDATE %s.outbox_event SET goes='gone%d' WHERE event_id='%s'", table,
-			i, id);
-	}
-	p.first = 1001;
-	db_produce(r.db, &r.schema[0], &p);
+	add_poison(&r);
 	rig_conf(&r, &c);
+	c.max_attempts = 2;
+	c.retry_base_ms = 500;
 	c.source[0].exchange = "{column:goes}";
 	c.source[0].routing_key = "{aggregate_type}.{aggregate_id}.{event_type}";
 	c.broker[0].more = "    max_message_size: 64KiB\n";
 	daemon_configure(d, &c);
 	daemon_start(d);
-	rig_wait_sent(&r, 0, 30000);
-	for (int i = 0; i < 3; i++) {
-		char id[20];
+	rig_wait_sent(&r, 0, 40000);
+	for (size_t i = 0; i < ARRAY_LEN(poisons); i++) {
+		for (unsigned n = 0; n < poisons[i].rows; n++) {
+			char id[40];
 
-		snprintf(id, sizeof(id), "large-%d", i);
-		require_dead(&r, id, "TOO_LARGE", 0);
-		snprintf(id, sizeof(id), "long-%d", i);
-		require_dead(&r, id, "INVALID", 0);
-		snprintf(id, sizeof(id), "astray-%d", i);
-		require_dead(&r, id, "REFUSED", 0);
+			snprintf(id, sizeof(id), "%s-%u", poisons[i].name, n);
+			require_dead(&r, id, poisons[i].class, (int)poisons[i].retry_count);
+		}
 	}
-	/* only the exchanges that are missing, and only the channel that is there for it */
+	REQUIRE_INT(rig_rows(&r, 0, "status='SENT' AND retry_count=0"), ==, 4980);
+	/* only the exchanges that do not work, and only the channel that is there for it */
 	REQUIRE_INT(
 		daemon_metric(d, "outboxd_broker_errors_total{class=\"channel\",source=\"s0\"}"),
-		==, 3);
+		==, 6);
 	REQUIRE_INT(daemon_log(d, "channel closed by the broker", "channel=fast", NULL), ==, 0);
+	REQUIRE_INT(daemon_metric(d, "outboxd_events_redelivered_total{source=\"s0\"}"), ==, 0);
 	daemon_stop(d);
 	rig_judge(&r, 0, &allowed, &f);
-	REQUIRE_INT(f.arrived, ==, 2000);
+	REQUIRE_INT(f.arrived, ==, 4980);
+	mq_delete_exchange(r.mq, inner);
 	daemon_free(d);
 	rig_close(&r);
 }
@@ -234,5 +257,5 @@ END_TEST
 
 RIG_MAIN("daemon: failures", 90, an_unroutable_event_is_retried_as_configured_and_ends_dead_alone,
 	a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no_more,
-	poison_of_several_kinds_ends_dead_and_two_thousand_neighbours_arrive_once,
+	twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_neighbours_nothing,
 	failing_rows_at_the_head_of_the_table_do_not_starve_those_behind)

@@ -1,5 +1,5 @@
-/* test_store.c: lib/mysql against a real server, the one in OUTBOXD_TEST_MYSQL_* (tests/servers
- * env); MariaDB where these point to it. Each test makes schemas of its own. */
+/* test_store.c: lib/mysql against a real server (tests/servers env): MySQL, or MariaDB where
+ * OUTBOXD_TEST_ON says so. Each test makes schemas of its own. */
 #include "base/rng.h"
 #include "base/str.h"
 #include "mysql/ddl.h"
@@ -8,6 +8,7 @@
 #include "mysql/statements.h"
 #include "mysql/store.h"
 #include "mysql/values.h"
+#include "support/env.h"
 #include "sys/clock.h"
 #include "sys/guard.h"
 
@@ -139,20 +140,19 @@ static void setup(void)
 	made = 0;
 	signal(SIGPIPE, SIG_IGN);
 	ck_assert_int_eq(mysql_global_init(&e), 0);
-	server.host = strdup(env("OUTBOXD_TEST_MYSQL_HOST"));
-	server.port = (uint16_t)atoi(env("OUTBOXD_TEST_MYSQL_PORT"));
+	server.host = strdup(env_get()->db_host);
+	server.port = (uint16_t)env_get()->db_port;
 	admin_conf = (struct database_conf){
 		.hosts = &server,
 		.host_count = 1,
 		.name = strdup("information_schema"),
-		.username = strdup(
-			env("OUTBOXD_TEST_MYSQL_USER") ? env("OUTBOXD_TEST_MYSQL_USER") : "root"),
+		.username = strdup(env_get()->db_user),
 		.connect_timeout_us = 5 * US_PER_SEC,
 		.query_timeout_us = 30 * US_PER_SEC,
 	};
-	if (env("OUTBOXD_TEST_MYSQL_ROOT_PASSWORD") != NULL)
-		admin_conf.password = (struct secret_conf){ SECRET_LITERAL,
-			strdup(env("OUTBOXD_TEST_MYSQL_ROOT_PASSWORD")) };
+	if (env_get()->db_password[0] != '\0')
+		admin_conf.password =
+			(struct secret_conf){ SECRET_LITERAL, strdup(env_get()->db_password) };
 	admin = session_as(admin_conf.username, "information_schema");
 	mariadb = session_server(admin)->mariadb;
 	snprintf(schema, sizeof(schema), "t_store_%08" PRIx32, (uint32_t)n);
@@ -2392,9 +2392,9 @@ int main(void)
 	SRunner *runner;
 	int failed;
 
-	if (env("OUTBOXD_TEST_MYSQL_HOST") == NULL || env("OUTBOXD_TEST_MYSQL_PORT") == NULL) {
-		printf("store: SKIPPED: no server in OUTBOXD_TEST_MYSQL_HOST and _PORT\n");
-		return 77;
+	if (env_missing() != NULL) {
+		printf("SKIPPED: store: %s\n0 passed, 0 failed, 1 skipped\n", env_missing());
+		return EXIT_SUCCESS;
 	}
 	suite = suite_create("store");
 	tcase = tcase_create("store");

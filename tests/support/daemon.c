@@ -12,9 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -231,8 +234,9 @@ void daemon_configure(struct daemon *d, const struct conf *c)
 	}
 	buf_addf(&b, "instance: %s\n", d->instance);
 	add_ms(&b, "", "shutdown_timeout", c->shutdown_ms);
-	buf_addf(&b, "log:\n  file: %s\n  level: %s\n  events: %s\n", d->log, c->log_level,
-		c->log_events);
+	buf_addf(&b, "log:\n  level: %s\n  events: %s\n", c->log_level, c->log_events);
+	if (c->log_file == NULL || c->log_file[0] != '\0')
+		buf_addf(&b, "  file: %s\n", c->log_file != NULL ? c->log_file : d->log);
 	buf_addf(&b, "http:\n  listen: \"127.0.0.1:%u\"\nwakeup:\n  socket: %s\n", d->http_port,
 		d->wakeup);
 	if (c->top != NULL)
@@ -246,41 +250,85 @@ void daemon_configure(struct daemon *d, const struct conf *c)
 	buf_fini(&b);
 }
 
-void daemon_start(struct daemon *d)
+static void limit(int what, uint64_t most)
+{
+	struct rlimit to = { most, most };
+
+	if (most != 0 && setrlimit((__rlimit_resource_t)what, &to) < 0)
+		_exit(125);
+}
+
+/* In the child. */
+static void set_the_scene(const struct daemon *d)
 {
 	const struct env *env = env_get();
 	char usec[32];
+
+	setenv("NOTIFY_SOCKET", d->notify_path, 1);
+	snprintf(usec, sizeof(usec), "%u", d->watchdog_usec);
+	if (d->watchdog_usec != 0)
+		setenv("WATCHDOG_USEC", usec, 1);
+	for (size_t i = 0; i < ARRAY_LEN(d->environment) && d->environment[i] != NULL; i++)
+		putenv(strdup(d->environment[i]));
+	if (d->shim)
+		setenv("LD_PRELOAD", env->shim, 1);
+	limit(RLIMIT_AS, d->max_memory);
+	limit(RLIMIT_NOFILE, d->max_fds);
+}
+
+/* In the child. */
+static void set_output(const struct daemon *d)
+{
+	const char *to = d->output != NULL ? d->output : d->stderr_path;
+	int ends[2], fd;
+
+	if (strcmp(to, OUTPUT_CLOSED) == 0) {
+		close(1);
+		close(2);
+		return;
+	}
+	if (strcmp(to, OUTPUT_BROKEN) == 0) {
+		if (pipe2(ends, O_CLOEXEC) < 0)
+			_exit(125);
+		close(ends[0]);
+		fd = ends[1];
+	} else {
+		fd = open(to, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	}
+	dup2(fd, 1);
+	dup2(fd, 2);
+}
+
+void daemon_start(struct daemon *d)
+{
+	const struct env *env = env_get();
 	int gate[2];
 	pid_t parent = getpid();
+	char byte;
 
 	if (d->pid != 0)
 		FAIL("%s runs already", d->instance);
 	daemon_notifications(d);
 	d->notified[0] = '\0';
 	d->watchdogs = 0;
-	snprintf(usec, sizeof(usec), "%u", d->watchdog_usec);
 	if (pipe2(gate, O_CLOEXEC) < 0)
 		FAIL("pipe: %s", strerror(errno));
-	d->pid = fork();
+	d->pid = d->first ? (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0) : fork();
 	if (d->pid < 0)
 		FAIL("fork: %s", strerror(errno));
 	if (d->pid == 0) {
-		int err = open(d->stderr_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent)
+		if (!d->first && getppid() != parent)
 			_exit(126);
-		dup2(err, 1);
-		dup2(err, 2);
-		setenv("NOTIFY_SOCKET", d->notify_path, 1);
-		if (d->watchdog_usec != 0)
-			setenv("WATCHDOG_USEC", usec, 1);
+		signal(SIGPIPE, SIG_DFL);
+		set_the_scene(d);
+		set_output(d);
 		execl(env->binary, "outboxd", "run", "-c", d->config, (char *)NULL);
 		_exit(127);
 	}
 	/* Until it is the program, a signal to it would be one to a copy of the test. */
 	close(gate[1]);
-	(void)!read(gate[0], usec, 1);
+	(void)!read(gate[0], &byte, 1);
 	close(gate[0]);
 }
 

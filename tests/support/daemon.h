@@ -43,7 +43,8 @@ struct conf {
 	unsigned max_attempts;
 	int64_t retry_base_ms, retry_cap_ms;
 	const char *jitter;
-	const char *top; /* lines at the top level */
+	const char *log_file; /* NULL: the daemon's own; "": none, it writes to stderr */
+	const char *top;      /* lines at the top level */
 };
 
 void conf_init(struct conf *c);
@@ -64,6 +65,12 @@ struct daemon {
 	int64_t watchdog_us;    /* when the last came */
 	unsigned watchdog_usec; /* WATCHDOG_USEC it gets; 0: none */
 	int status;             /* wait status of the last run */
+	/* What the next start has to live with; zeroed: nothing. */
+	const char *environment[4]; /* "NAME=value" */
+	bool shim;                  /* tests/shim is loaded: see its variables */
+	bool first;                 /* pid 1 of a namespace of its own: needs root */
+	uint64_t max_memory, max_fds;
+	const char *output; /* what its stdout and stderr are, instead of a file */
 };
 
 /* A folder of its own; nothing runs yet. */
@@ -76,6 +83,9 @@ void daemon_configure(struct daemon *d, const struct conf *c);
 void daemon_secret(const struct daemon *d, const char *name, char *out, size_t size);
 
 void daemon_start(struct daemon *d);
+/* What `output` may be besides a file's name: both closed; a pipe whose reader has gone. */
+#define OUTPUT_CLOSED "closed"
+#define OUTPUT_BROKEN "broken"
 /* READY=1 came, and /readyz says so if `connected`. */
 void daemon_wait_ready(struct daemon *d, bool connected);
 void daemon_signal(struct daemon *d, int sig);

@@ -24,6 +24,8 @@ static MYSQL *try_connect(void)
 		FAIL("mysql_init: out of memory");
 	mysql_options(mysql, MYSQL_OPT_CONNECT_TIMEOUT, &timeout);
 	mysql_options(mysql, MYSQL_SET_CHARSET_NAME, "utf8mb4");
+	/* whatever a test makes the defaults of the server */
+	mysql_options(mysql, MYSQL_INIT_COMMAND, "SET autocommit=1,sql_mode='STRICT_ALL_TABLES'");
 	if (mysql_real_connect(mysql, env->db_host, env->db_user, env->db_password, NULL,
 		    env->db_port, NULL, CLIENT_MULTI_STATEMENTS) != NULL)
 		return mysql;

@@ -138,13 +138,14 @@ const struct env *env_get(void)
 		snprintf(env.binary, sizeof(env.binary), "%s", bin);
 	else if (!find_above(env.binary, sizeof(env.binary), "outboxd", false))
 		FAIL("no program to test: make, or OUTBOXD_BIN");
+	(void)find_above(env.shim, sizeof(env.shim), "shim.so", false);
 	if (!find_above(env.repository, sizeof(env.repository), "sql", true) &&
 		access("sql", X_OK) == 0)
 		snprintf(env.repository, sizeof(env.repository), ".");
 	return &env;
 }
 
-static const char *server_name(enum server which)
+static const char *server_name(enum which_server which)
 {
 	if (which == SERVER_BROKER)
 		return "rabbitmq";
@@ -169,7 +170,7 @@ static void run_servers(const char *verb, const char *server)
 		FAIL("tests/servers %s %s: %s", verb, server, out);
 }
 
-void env_server(enum server which, const char *verb)
+void env_server(enum which_server which, const char *verb)
 {
 	bool breaks = strcmp(verb, "freeze") == 0 || strcmp(verb, "kill9") == 0 ||
 		      strcmp(verb, "stop") == 0;

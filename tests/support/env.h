@@ -19,6 +19,7 @@ struct env {
 	const char *rabbitmqctl; /* NULL: none */
 	const char *servers;     /* tests/servers; NULL: the servers are not ours to stop */
 	char binary[512];
+	char shim[512];       /* tests/shim; not for programs with a sanitizer */
 	char repository[512]; /* where sql/ is */
 	bool thorough;        /* OUTBOXD_TEST_LONG */
 };
@@ -28,11 +29,11 @@ const struct env *env_get(void);
 /* NULL, or why tests with real servers cannot run here. */
 const char *env_missing(void);
 
-enum server { SERVER_DATABASE, SERVER_BROKER };
+enum which_server { SERVER_DATABASE, SERVER_BROKER };
 
 /* One of the verbs of tests/servers: "freeze", "thaw", "kill9", "restart". What is broken is
  * written down, so that the next test mends it if this one dies meanwhile: env_mend(). */
-void env_server(enum server which, const char *verb);
+void env_server(enum which_server which, const char *verb);
 void env_mend(void);
 
 /* Called with the reason when a test fails; must not return. Without one: stderr, exit 1. */

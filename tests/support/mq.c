@@ -133,6 +133,13 @@ void mq_declare_exchange_over(struct mq *mq, const char *name, const char *over)
 	must(mq, "exchange.declare", name);
 }
 
+void mq_declare_exchange_internal(struct mq *mq, const char *name)
+{
+	amqp_exchange_declare(
+		mq->c, mq->channel, bytes(name), bytes("topic"), 0, 1, 0, 1, amqp_empty_table);
+	must(mq, "exchange.declare", name);
+}
+
 void mq_delete_exchange(struct mq *mq, const char *name)
 {
 	amqp_exchange_delete(mq->c, mq->channel, bytes(name), 0);
@@ -144,6 +151,23 @@ void mq_declare_queue(struct mq *mq, const char *name)
 	amqp_table_entry_t entry = { .key = bytes("x-expires"),
 		.value = { .kind = AMQP_FIELD_KIND_I32, .value.i32 = 3600000 } };
 	amqp_table_t arguments = { 1, &entry };
+
+	amqp_queue_declare(mq->c, mq->channel, bytes(name), 0, 1, 0, 0, arguments);
+	must(mq, "queue.declare", name);
+}
+
+void mq_declare_queue_limited(struct mq *mq, const char *name, unsigned most)
+{
+	amqp_table_entry_t entries[] = {
+		{ .key = bytes("x-expires"),
+			.value = { .kind = AMQP_FIELD_KIND_I32, .value.i32 = 3600000 } },
+		{ .key = bytes("x-max-length"),
+			.value = { .kind = AMQP_FIELD_KIND_I32, .value.i32 = (int32_t)most } },
+		{ .key = bytes("x-overflow"),
+			.value = { .kind = AMQP_FIELD_KIND_UTF8,
+				.value.bytes = bytes("reject-publish") } },
+	};
+	amqp_table_t arguments = { ARRAY_LEN(entries), entries };
 
 	amqp_queue_declare(mq->c, mq->channel, bytes(name), 0, 1, 0, 0, arguments);
 	must(mq, "queue.declare", name);

@@ -15,8 +15,12 @@ void mq_reopen(struct mq *mq, int64_t ms);
 void mq_declare_exchange(struct mq *mq, const char *name, const char *type);
 /* What no queue is bound for goes on to the exchange `over`. */
 void mq_declare_exchange_over(struct mq *mq, const char *name, const char *over);
+/* Nobody may publish to it: 403 for whoever does. */
+void mq_declare_exchange_internal(struct mq *mq, const char *name);
 void mq_delete_exchange(struct mq *mq, const char *name);
 void mq_declare_queue(struct mq *mq, const char *name);
+/* It takes no more than `most` messages: what is beyond is nacked. */
+void mq_declare_queue_limited(struct mq *mq, const char *name, unsigned most);
 void mq_delete_queue(struct mq *mq, const char *name);
 void mq_bind(struct mq *mq, const char *queue, const char *exchange, const char *key);
 void mq_unbind(struct mq *mq, const char *queue, const char *exchange, const char *key);

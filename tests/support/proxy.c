@@ -49,6 +49,7 @@ struct proxy {
 	pthread_mutex_t lock; /* all below */
 	bool stop, black_hole, refuse, pause, cut, has_rule;
 	int64_t latency_us;
+	unsigned split;     /* 0: not */
 	uint64_t cut_after; /* 0: not */
 	struct proxy_rule rule;
 	unsigned matches, hits, accepted;
@@ -144,10 +145,28 @@ static bool contains(const char *data, size_t len, const char *text)
 	return memmem(data, len, text, strlen(text)) != NULL;
 }
 
+static const char *state_of(unsigned code)
+{
+	switch (code) {
+	case 1213:
+		return "40001";
+	case 1053:
+		return "08S01";
+	case 1040:
+		return "08004";
+	case 1064:
+		return "42000";
+	case 1146:
+		return "42S02";
+	default:
+		return "HY000";
+	}
+}
+
 static void answer_error(struct proxy *p, struct pair *c, unsigned code)
 {
 	char packet[200];
-	int n = snprintf(packet + 7, sizeof(packet) - 7, "#%s%s", code == 1213 ? "40001" : "HY000",
+	int n = snprintf(packet + 7, sizeof(packet) - 7, "#%s%s", state_of(code),
 		code == 1213 ? "Deadlock found when trying to get lock; try restarting transaction"
 			     : "made up by a test");
 	size_t len = (size_t)n + 3;
@@ -253,13 +272,16 @@ static bool write_way(struct proxy *p, struct way *w)
 {
 	while (w->head != NULL && w->head->due_us <= env_now_us() && !p->black_hole) {
 		struct piece *piece = w->head;
-		ssize_t n =
-			send(w->to, piece->data + piece->at, piece->len - piece->at, MSG_NOSIGNAL);
+		size_t len = piece->len - piece->at;
+		ssize_t n = send(w->to, piece->data + piece->at,
+			p->split > 0 && p->split < len ? p->split : len, MSG_NOSIGNAL);
 
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR;
 		piece->at += (size_t)n;
 		w->queued -= (size_t)n;
+		if (piece->at < piece->len && p->split > 0)
+			continue;
 		if (piece->at < piece->len)
 			return true;
 		w->head = piece->next;
@@ -438,6 +460,13 @@ void proxy_latency(struct proxy *p, int64_t ms)
 {
 	pthread_mutex_lock(&p->lock);
 	p->latency_us = ms * US_PER_MS;
+	leave(p);
+}
+
+void proxy_split(struct proxy *p, unsigned bytes)
+{
+	pthread_mutex_lock(&p->lock);
+	p->split = bytes;
 	leave(p);
 }
 

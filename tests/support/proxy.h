@@ -13,6 +13,8 @@ unsigned proxy_port(const struct proxy *p);
 
 /* Added to each piece, each way. */
 void proxy_latency(struct proxy *p, int64_t ms);
+/* Nothing passes in one piece but so many bytes at a time; 0: as they come. */
+void proxy_split(struct proxy *p, unsigned bytes);
 /* Connections stand, new ones are accepted, nothing passes; off: what was held back goes on. */
 void proxy_black_hole(struct proxy *p, bool on);
 /* New connections are reset at once. */

@@ -192,7 +192,7 @@ static void heal_due(bool all)
 	}
 }
 
-static void break_server(enum fault f, enum server which, const char *verb, int64_t ms)
+static void break_server(enum fault f, enum which_server which, const char *verb, int64_t ms)
 {
 	env_server(which, verb);
 	server_broken = true;
