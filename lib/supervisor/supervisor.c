@@ -31,6 +31,8 @@
 /* How long after the shutdown deadline a thread may take to come back from a call that was cut off.
  */
 #define CUT_GRACE_US (2 * US_PER_SEC)
+/* How long after TERM one that is connecting, and holds nothing, is waited for. */
+#define LEAVE_AFTER_US (500 * US_PER_MS)
 /* A worker stuck for longer starves the watchdog. */
 #define STUCK_US (5 * US_PER_SEC)
 
@@ -75,7 +77,7 @@ struct supervisor {
 	int64_t failed_start_us;
 
 	bool stopping;
-	int64_t stop_us;
+	int64_t stopping_us, stop_us; /* since when, and until when */
 };
 
 static void snapshot_put(struct snapshot *s)
@@ -385,6 +387,7 @@ static void stop(struct supervisor *sv, const char *why)
 		sv->stop_us = now_us;
 	} else {
 		sv->stopping = true;
+		sv->stopping_us = now_us;
 		sv->stop_us = now_us + sv->wanted->conf->shutdown_timeout_us;
 		(void)notify_stopping();
 		if (sv->upkeep != NULL)
@@ -489,6 +492,18 @@ static void snap_pages(struct supervisor *sv)
 	pages_end(&sv->pages, sv->upkeep);
 }
 
+/* Only workers are left that nobody needs to wait for. */
+static bool all_dispensable(struct supervisor *sv)
+{
+	list_each (pos, &sv->members) {
+		struct worker *w = container_of(pos, struct member, link)->worker;
+
+		if (!worker_ended(w) && !worker_is_dispensable(w))
+			return false;
+	}
+	return true;
+}
+
 static void on_tick(struct ev_loop *loop, ev_timer *t, int revents)
 {
 	struct supervisor *sv = container_of(t, struct supervisor, tick);
@@ -510,7 +525,9 @@ static void on_tick(struct ev_loop *loop, ev_timer *t, int revents)
 	if (!sv->stopping && now_us >= sv->retry_us)
 		open_listeners(sv);
 	reconcile(sv);
-	if (sv->stopping && now_us >= sv->stop_us + CUT_GRACE_US)
+	if (sv->stopping &&
+		(now_us >= sv->stop_us + CUT_GRACE_US ||
+			(now_us >= sv->stopping_us + LEAVE_AFTER_US && all_dispensable(sv))))
 		ev_break(sv->loop, EVBREAK_ALL);
 }
 
@@ -634,6 +651,14 @@ int supervisor_run(const char *config_path, struct err *e)
 	(void)notify_ready(sv.status);
 	ev_run(sv.loop, 0);
 	rc = 0;
+	if (!list_empty(&sv.members) && all_dispensable(&sv)) {
+		log_info("supervisor", "stopped, connections still being made are left behind",
+			F_STR("instance", sv.wanted->conf->instance));
+		http_stop(sv.http);
+		close_wakeup(&sv);
+		log_close();
+		_exit(EXIT_SUCCESS);
+	}
 	if (!list_empty(&sv.members)) {
 		/* A thread that does not come back even from a connection that was shut down under
 		 * it. Its rows are safe under their leases; waiting for it would not help anybody.

@@ -17,6 +17,9 @@
 
 /* The loop turns at least this often, so that a thread that hangs outside any call is noticed. */
 #define TURN_EVERY_US (5 * US_PER_SEC)
+/* A resolver may take so long by itself: seconds a try, tries a server, several servers. While it
+ * does it is an outage like any other. */
+#define RESOLVER_US (300 * US_PER_SEC)
 #define STACK_BYTES ((size_t)1 << 20)
 
 struct worker {
@@ -288,6 +291,7 @@ void worker_free(struct worker *w)
 
 int64_t worker_check(struct worker *w, int64_t now_us)
 {
+	bool blind = guard_is_blind(&w->db_guard) || guard_is_blind(&w->mq_guard);
 	struct guard *guards[] = { &w->db_guard, &w->mq_guard };
 	int64_t stuck_us = now_us - atomic_load(&w->turned_us) -
 			   w->conf.source->database.connect_timeout_us -
@@ -305,6 +309,8 @@ int64_t worker_check(struct worker *w, int64_t now_us)
 		if (overdue_us > 0 && overdue_us > stuck_us)
 			stuck_us = overdue_us;
 	}
+	if (blind)
+		stuck_us -= RESOLVER_US;
 	return stuck_us > 0 && !worker_ended(w) ? stuck_us : 0;
 }
 
@@ -312,6 +318,14 @@ void worker_cut(struct worker *w)
 {
 	(void)guard_check(&w->db_guard, TIME_NEVER);
 	(void)guard_check(&w->mq_guard, TIME_NEVER);
+}
+
+bool worker_is_dispensable(struct worker *w)
+{
+	struct relay_view v;
+
+	worker_view(w, &v);
+	return v.window == 0 && (guard_is_blind(&w->db_guard) || guard_is_blind(&w->mq_guard));
 }
 
 const struct source_conf *worker_source(const struct worker *w)

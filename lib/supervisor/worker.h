@@ -42,6 +42,9 @@ void worker_free(struct worker *w);
 int64_t worker_check(struct worker *w, int64_t now_us);
 /* Cuts off whatever call it is in. */
 void worker_cut(struct worker *w);
+/* It is connecting, which cannot be cut off, and holds no row: a process that ends need not wait
+ * for it. */
+bool worker_is_dispensable(struct worker *w);
 
 const struct source_conf *worker_source(const struct worker *w);
 const char *worker_owner(const struct worker *w);

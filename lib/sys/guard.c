@@ -93,6 +93,16 @@ bool guard_check(struct guard *g, int64_t now_us)
 	return due;
 }
 
+bool guard_is_blind(struct guard *g)
+{
+	bool blind;
+
+	pthread_mutex_lock(&g->lock);
+	blind = g->inside && !g->armed;
+	pthread_mutex_unlock(&g->lock);
+	return blind;
+}
+
 int64_t guard_overdue_us(struct guard *g, int64_t now_us)
 {
 	int64_t over = 0;

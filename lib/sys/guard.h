@@ -46,6 +46,9 @@ bool guard_leave(struct guard *g);
  * such call (also without a known socket), for a line in the log. */
 bool guard_check(struct guard *g, int64_t now_us);
 
+/* True inside a call whose socket is not known: nobody can cut it off. */
+bool guard_is_blind(struct guard *g);
+
 /* For how long the call has been past its deadline, 0 if it is not: what stays overdue although it
  * was cut off is stuck, and a reason to let the watchdog bite. */
 int64_t guard_overdue_us(struct guard *g, int64_t now_us);

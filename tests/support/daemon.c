@@ -8,11 +8,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -171,7 +171,8 @@ static void add_brokers(struct buf *b, const struct daemon *d, const struct conf
 		const struct conf_broker *m = &c->broker[i];
 
 		buf_addf(b, "  - name: %s\n    hosts: [\"%s:%u\"]\n    username: %s\n", m->name,
-			env->mq_host, m->port != 0 ? m->port : env->mq_port, env->mq_user);
+			m->host != NULL ? m->host : env->mq_host,
+			m->port != 0 ? m->port : env->mq_port, env->mq_user);
 		buf_addf(b, "    password_file: %s/broker-%s.pass\n    heartbeat: %us\n", d->dir,
 			m->name, c->heartbeat_s);
 		add_ms(b, "    ", "connect_timeout", c->connect_ms);
@@ -202,7 +203,10 @@ static void add_source(struct buf *b, const struct daemon *d, const struct conf_
 {
 	buf_addf(b, "  - name: %s\n    broker: %s\n", s->name,
 		s->broker != NULL ? s->broker : "main");
-	buf_addf(b, "    database:\n      port: %u\n      name: %s\n      username: %s\n",
+	buf_addf(b,
+		"    database:\n      host: %s\n      port: %u\n      name: %s\n      username: "
+		"%s\n",
+		s->db_host != NULL ? s->db_host : env_get()->db_host,
 		s->db_port != 0 ? s->db_port : env_get()->db_port, s->schema->name,
 		s->schema->user);
 	buf_addf(b, "      password_file: %s/source-%s.pass\n", d->dir, s->name);

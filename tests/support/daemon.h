@@ -14,6 +14,7 @@
 struct conf_source {
 	char name[40];
 	const struct schema *schema;
+	const char *db_host;  /* NULL: the server's own */
 	unsigned db_port;     /* 0: the server's own */
 	const char *password; /* NULL: the schema's; by a file all the same */
 	const char *broker;   /* NULL: "main" */
@@ -25,6 +26,7 @@ struct conf_source {
 
 struct conf_broker {
 	const char *name;
+	const char *host;     /* NULL: the server's own */
 	unsigned port;        /* 0: the server's own */
 	const char *password; /* NULL: the right one */
 	const char *more;     /* lines, indented by four */
