@@ -23,6 +23,7 @@ int cmd_preview(int argc, char **argv);
 int cmd_requeue(int argc, char **argv);
 int cmd_skip(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
+int cmd_purge(int argc, char **argv);
 
 /* For the subcommands. */
 

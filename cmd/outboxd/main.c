@@ -23,8 +23,9 @@ static const struct command {
 	{ "requeue", cmd_requeue, "dead rows go again, with a fresh attempt budget" },
 	{ "skip", cmd_skip, "give an event up: its aggregate moves on without it" },
 	{ "replay", cmd_replay, "publish sent events once more" },
+	{ "purge", cmd_purge, "delete now what retention allows to delete" },
 	{ "schema", cmd_schema,
-		"print the DDL of the outbox or inbox table, or the least privileges" },
+		"print the DDL of the outbox, archive or inbox table, or the least privileges" },
 };
 
 static void usage(FILE *out)

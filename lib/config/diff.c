@@ -175,6 +175,14 @@ bool config_source_equal(const struct source_conf *a, const struct source_conf *
 	return d.count == 0 && (a->retention.sent_us == 0) == (b->retention.sent_us == 0);
 }
 
+bool config_retention_equal(const struct retention_conf *a, const struct retention_conf *b)
+{
+	struct diff d = { 0 };
+
+	compare(&d, conf_find(&conf_source, SLICE_LIT("retention"))->table, "", a, b);
+	return d.count == 0;
+}
+
 bool config_inbox_equal(const struct inbox_conf *a, const struct inbox_conf *b)
 {
 	struct diff d = { 0 };

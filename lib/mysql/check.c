@@ -1,7 +1,9 @@
 /* check.c: `outboxd check` of one source: what a relay would meet, found by trying it without
  * changing anything. */
+#include "mysql/purge.h"
 #include "mysql/schema.h"
 #include "mysql/statements_order.h"
+#include "mysql/statements_purge.h"
 #include "mysql/values.h"
 #include "sys/clock.h"
 
@@ -165,6 +167,134 @@ static void check_privileges(struct check *c)
 	}
 }
 
+/* --- retention ------------------------------------------------------------------------------ */
+
+static void check_delete(struct check *c)
+{
+	bool at_once = c->conf->retention.sent_us == 0;
+	char fix[800];
+	struct err e;
+
+	if (!purger_wanted(c->conf))
+		return;
+	buf_addf(&c->text, "DELETE o FROM %s AS o WHERE o.`id` IS NULL", c->table.name);
+	if (run(c, NULL, &e) == 0 || session_server(c->session)->read_only)
+		return;
+	snprintf(fix, sizeof(fix),
+		"GRANT DELETE ON %.560s TO the account, or retention: { sent: never }",
+		c->table.name);
+	report(c, at_once ? SEVERITY_FAULT : SEVERITY_WARNING, c->conf->table, fix,
+		"%s: the account %s may not delete: %s",
+		at_once ? "nothing can be marked as sent" : "rows are never removed",
+		c->conf->database.username, e.text);
+}
+
+/* One column of the outbox table, and its like in the archive. */
+static void check_archive_column(struct check *c, const char *where,
+	const struct schema_column *from, const struct schema_column *to)
+{
+	const char *archive = c->conf->retention.archive_table;
+	char fix[700];
+
+	snprintf(fix, sizeof(fix), "ALTER TABLE `%.64s` %s `%.64s` %.200s%s", archive,
+		to == NULL ? "ADD" : "MODIFY", from->name, from->full,
+		from->nullable ? " NULL" : " NOT NULL");
+	if (to == NULL)
+		report(c, SEVERITY_FAULT, where, fix, "the column %s is missing", from->name);
+	else if (schema_generated(to))
+		report(c, SEVERITY_FAULT, where, "make it an ordinary column",
+			"the column %s is a generated one, which cannot be written", from->name);
+	else if (from->nullable && !to->nullable)
+		report(c, SEVERITY_FAULT, where, fix, "the column %s must allow NULL", from->name);
+	else if (strcmp(from->full, to->full) != 0 || strcmp(from->charset, to->charset) != 0)
+		report(c, SEVERITY_WARNING, where, fix,
+			"the column %s is %s %s here and %s %s in the outbox table: what does not "
+			"fit is not moved",
+			from->name, to->full, to->charset, from->full, from->charset);
+}
+
+static void compare_archive(
+	struct check *c, const char *where, const struct schema *from, const struct schema *to)
+{
+	for (size_t i = 0; i < from->column_count; i++)
+		if (!schema_generated(&from->columns[i]))
+			check_archive_column(c, where, &from->columns[i],
+				schema_column(to, from->columns[i].name));
+	for (size_t i = 0; i < to->column_count; i++) {
+		const struct schema_column *more = &to->columns[i];
+
+		if (schema_column(from, more->name) == NULL && !more->has_default &&
+			!schema_generated(more) &&
+			strcasestr(more->extra, "auto_increment") == NULL)
+			report(c, SEVERITY_FAULT, where, "give it a default",
+				"the column %s, which the outbox table does not have, has no "
+				"default",
+				more->name);
+	}
+}
+
+static void check_insert(struct check *c, const char *where, const struct schema *from)
+{
+	const struct source_conf *conf = c->conf;
+	struct buf columns = { 0 };
+	char archive[600], fix[800];
+	struct err e;
+
+	schema_add_columns(from, &columns);
+	if (!sql_table_name(
+		    archive, sizeof(archive), conf->database.name, conf->retention.archive_table) ||
+		columns.failed) {
+		buf_fini(&columns);
+		return;
+	}
+	buf_addf(&c->text, "INSERT INTO %s (%s) SELECT %s FROM %s WHERE `id` IS NULL", archive,
+		columns.data, columns.data, c->table.name);
+	buf_fini(&columns);
+	if (run(c, NULL, &e) == 0 || session_server(c->session)->read_only)
+		return;
+	snprintf(fix, sizeof(fix), "GRANT INSERT ON %.560s TO the account", archive);
+	report(c, SEVERITY_FAULT, where, e.code == 1142 || e.code == 1143 ? fix : "",
+		"the account %s cannot move rows there: %s", conf->database.username, e.text);
+}
+
+static void check_archive(struct check *c)
+{
+	const struct source_conf *conf = c->conf;
+	const char *archive = conf->retention.archive_table;
+	struct schema from = { 0 }, to = { 0 };
+	unsigned before = c->faults;
+	char where[160];
+	struct err e;
+
+	if (archive == NULL)
+		return;
+	snprintf(where, sizeof(where), "%.70s.%.70s", conf->database.name, archive);
+	session_begin(c->session);
+	if (schema_read(c->session, conf->database.name, conf->table, &from, &e) < 0 ||
+		schema_read(c->session, conf->database.name, archive, &to, &e) < 0) {
+		report(c, SEVERITY_FAULT, where, "", "%s", e.text);
+	} else if (to.kind[0] == '\0') {
+		char fix[300];
+
+		snprintf(fix, sizeof(fix),
+			"create it with what `outboxd schema --archive` prints, or CREATE TABLE "
+			"`%.64s` LIKE `%.64s`; GRANT INSERT on it",
+			archive, conf->table);
+		report(c, SEVERITY_FAULT, where, fix,
+			"the archive table does not exist, or the account has no privilege on it");
+	} else if (strcmp(to.kind, "BASE TABLE") != 0 || strcasecmp(to.engine, "InnoDB") != 0) {
+		report(c, SEVERITY_FAULT, where, "make it an InnoDB table",
+			"it is a %s of engine %s: moving a row would not be one transaction",
+			to.kind, to.engine);
+	} else {
+		compare_archive(c, where, &from, &to);
+		if (c->faults == before)
+			check_insert(c, where, &from);
+	}
+	schema_fini(&from);
+	schema_fini(&to);
+}
+
 /* --- plans ---------------------------------------------------------------------------------- */
 
 struct plan {
@@ -236,6 +366,12 @@ static void check_plans(struct check *c)
 			clock_wall_us(), 1, 1);
 		check_plan(c, "the order of an aggregate", &text);
 	}
+	sql_purge_read(&text, &c->table, PURGE_SENT, US_PER_SEC, &(struct purge_cursor){ 0 },
+		c->conf->retention.batch);
+	check_plan(c, "retention", &text);
+	sql_purge_read(&text, &c->table, PURGE_SENT, US_PER_SEC,
+		&(struct purge_cursor){ "2026-01-01 00:00:00", 1 }, c->conf->retention.batch);
+	check_plan(c, "the rest of retention", &text);
 	buf_fini(&text);
 }
 
@@ -263,6 +399,10 @@ static int examine(struct check *c, const char *const *extra, size_t extra_count
 	if (c->faults > before)
 		return 0; /* its statements would only fail for the same reasons */
 	check_privileges(c);
+	if (session_is_open(c->session))
+		check_delete(c);
+	if (session_is_open(c->session))
+		check_archive(c);
 	if (session_is_open(c->session))
 		check_plans(c);
 	return 0;

@@ -5,6 +5,7 @@
 
 extern const char ddl_outbox[];         /* outbox_event.sql */
 extern const char ddl_outbox_minimal[]; /* outbox_event_minimal.sql */
+extern const char ddl_archive[];        /* outbox_event_archive.sql */
 extern const char ddl_inbox[];          /* inbox_event.sql */
 extern const char ddl_grants[];         /* grants.sql */
 

@@ -29,6 +29,23 @@ const struct schema_column *schema_column(const struct schema *s, const char *na
 	return NULL;
 }
 
+bool schema_generated(const struct schema_column *c)
+{
+	return strcasestr(c->extra, "GENERATED") != NULL &&
+	       strcasestr(c->extra, "DEFAULT_GENERATED") == NULL;
+}
+
+void schema_add_columns(const struct schema *s, struct buf *out)
+{
+	for (size_t i = 0; i < s->column_count; i++) {
+		if (schema_generated(&s->columns[i]))
+			continue;
+		if (out->len > 0)
+			buf_addc(out, ',');
+		sql_add_name(out, s->columns[i].name);
+	}
+}
+
 const char *severity_name(enum severity s)
 {
 	static const char *const names[] = { "note", "warning", "fault" };
@@ -251,8 +268,7 @@ static const struct schema_column *need(struct judge *j, const char *column, con
 		snprintf(fix, sizeof(fix), "ALTER TABLE %s ADD `%s` %s", j->quoted, column,
 			definition);
 		found(j, SEVERITY_FAULT, column, fix, "the column is missing");
-	} else if (strcasestr(c->extra, "GENERATED") != NULL &&
-		   strcasestr(c->extra, "DEFAULT_GENERATED") == NULL) {
+	} else if (schema_generated(c)) {
 		found(j, SEVERITY_FAULT, column, "make it an ordinary column",
 			"it is a generated column, which cannot be written");
 	}

@@ -49,6 +49,9 @@ int schema_read(struct session *c, const char *database, const char *table, stru
 void schema_fini(struct schema *s);
 
 const struct schema_column *schema_column(const struct schema *s, const char *name);
+bool schema_generated(const struct schema_column *c);
+/* The quoted names of all columns that can be written, with commas between. */
+void schema_add_columns(const struct schema *s, struct buf *out);
 
 /* FAULT: the relay refuses to work. */
 enum severity { SEVERITY_NOTE, SEVERITY_WARNING, SEVERITY_FAULT };

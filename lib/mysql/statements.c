@@ -187,7 +187,7 @@ static void add_unmoved(struct buf *b, const struct outbox_table *t, unsigned as
 			buf_addf(b, ",`%s`=`%s`", time_column_name[c], time_column_name[c]);
 }
 
-static void add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
+void sql_add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
 {
 	if (t->id_signed && (int64_t)id < 0) {
 		buf_addc(b, '-');
@@ -196,15 +196,30 @@ static void add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
 	buf_addu(b, id);
 }
 
-static void add_ids(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
+void sql_add_ids(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
 {
 	buf_adds(b, "`id` IN (");
 	for (size_t i = 0; i < count; i++) {
 		if (i > 0)
 			buf_addc(b, ',');
-		add_id(b, t, ids[i]);
+		sql_add_id(b, t, ids[i]);
 	}
 	buf_addc(b, ')');
+}
+
+void sql_add_rows(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
+{
+	buf_adds(b, "JSON_TABLE('[");
+	for (size_t i = 0; i < count; i++) {
+		if (i > 0)
+			buf_addc(b, ',');
+		sql_add_id(b, t, ids[i]);
+	}
+	buf_addf(b,
+		"]','$[*]' COLUMNS (`id` BIGINT%s PATH '$')) AS k STRAIGHT_JOIN %s AS o FORCE "
+		"INDEX "
+		"(PRIMARY) ON o.`id`=k.`id`",
+		t->id_signed ? "" : " UNSIGNED", t->name);
 }
 
 /* Compared by bytes, whatever the column's collation makes equal. */
@@ -276,7 +291,7 @@ void sql_events(struct buf *b, const struct outbox_table *t, const uint64_t *ids
 {
 	add_event_columns(b, t);
 	buf_addf(b, " FROM %s FORCE INDEX (PRIMARY) WHERE `status`='SENT' AND ", t->name);
-	add_ids(b, t, ids, count);
+	sql_add_ids(b, t, ids, count);
 }
 
 void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
@@ -307,7 +322,7 @@ void sql_keys(struct buf *b, const struct outbox_table *t, const uint64_t *ids, 
 		"SELECT `id`,`created_at`,`event_id`,`aggregate_type`,`aggregate_id` FROM %s FORCE "
 		"INDEX (PRIMARY) WHERE `status`<>'SENT' AND ",
 		t->name);
-	add_ids(b, t, ids, count);
+	sql_add_ids(b, t, ids, count);
 }
 
 static void add_claimed(
@@ -325,7 +340,7 @@ void sql_claim_update(struct buf *b, const struct outbox_table *t, const char *o
 	assert(count > 0 && count <= SQL_IDS_MAX);
 	add_claimed(b, t, owner, lease_us);
 	buf_adds(b, " WHERE ");
-	add_ids(b, t, ids, count);
+	sql_add_ids(b, t, ids, count);
 }
 
 void sql_takeover_update(struct buf *b, const struct outbox_table *t, const char *owner,
@@ -342,7 +357,7 @@ void sql_takeover_update(struct buf *b, const struct outbox_table *t, const char
 			list[i].times == 1 ? "" : "s",
 			list[i].from[0] != '\0' ? list[i].from : "nobody");
 		buf_adds(b, " WHEN ");
-		add_id(b, t, list[i].id);
+		sql_add_id(b, t, list[i].id);
 		buf_adds(b, " THEN ");
 		sql_add_error(b, t, text);
 	}
@@ -350,7 +365,7 @@ void sql_takeover_update(struct buf *b, const struct outbox_table *t, const char
 	for (size_t i = 0; i < count; i++) {
 		if (i > 0)
 			buf_addc(b, ',');
-		add_id(b, t, list[i].id);
+		sql_add_id(b, t, list[i].id);
 	}
 	buf_addc(b, ')');
 }
@@ -376,7 +391,7 @@ static void add_errors(
 	buf_adds(b, ",`last_error`=CASE `id`");
 	for (size_t i = 0; i < count; i++) {
 		buf_adds(b, " WHEN ");
-		add_id(b, t, list[i]->id);
+		sql_add_id(b, t, list[i]->id);
 		buf_adds(b, " THEN ");
 		sql_add_error(b, t, list[i]->error);
 	}
@@ -397,7 +412,7 @@ static void add_retry_counts(
 	buf_adds(b, ",`retry_count`=CASE `id`");
 	for (size_t i = 0; i < count; i++) {
 		buf_adds(b, " WHEN ");
-		add_id(b, t, list[i]->id);
+		sql_add_id(b, t, list[i]->id);
 		buf_addf(b, " THEN %" PRIu32, list[i]->retry_count);
 	}
 	buf_adds(b, " END");
@@ -418,11 +433,24 @@ static void add_delays(
 	buf_adds(b, "CASE `id`");
 	for (size_t i = 0; i < count; i++) {
 		buf_adds(b, " WHEN ");
-		add_id(b, t, list[i]->id);
+		sql_add_id(b, t, list[i]->id);
 		buf_adds(b, " THEN ");
 		add_after(b, t, TIME_NEXT_RETRY, list[i]->delay_us);
 	}
 	buf_adds(b, " END");
+}
+
+static void add_settled_delete(struct buf *b, const struct outbox_table *t, const char *owner,
+	const struct settle *const *list, size_t count)
+{
+	uint64_t ids[SQL_IDS_MAX];
+
+	for (size_t i = 0; i < count; i++)
+		ids[i] = list[i]->id;
+	buf_adds(b, "DELETE o FROM ");
+	sql_add_rows(b, t, ids, count);
+	buf_adds(b, " WHERE ");
+	add_fence(b, owner);
 }
 
 void sql_settle(struct buf *b, const struct outbox_table *t, const char *owner,
@@ -431,6 +459,10 @@ void sql_settle(struct buf *b, const struct outbox_table *t, const char *owner,
 	unsigned assigned = ASSIGNS(TIME_LOCKED);
 
 	assert(count > 0 && count <= SQL_IDS_MAX);
+	if (kind == SETTLE_SENT && t->delete_sent) {
+		add_settled_delete(b, t, owner, list, count);
+		return;
+	}
 	add_update(b, t);
 	switch (kind) {
 	case SETTLE_SENT:
@@ -469,7 +501,7 @@ void sql_settle(struct buf *b, const struct outbox_table *t, const char *owner,
 	for (size_t i = 0; i < count; i++) {
 		if (i > 0)
 			buf_addc(b, ',');
-		add_id(b, t, list[i]->id);
+		sql_add_id(b, t, list[i]->id);
 	}
 	buf_adds(b, ") AND ");
 	add_fence(b, owner);
@@ -484,7 +516,7 @@ void sql_renew(struct buf *b, const struct outbox_table *t, const char *owner, i
 	add_after(b, t, TIME_LOCKED, lease_us);
 	add_unmoved(b, t, ASSIGNS(TIME_LOCKED));
 	buf_adds(b, " WHERE ");
-	add_ids(b, t, ids, count);
+	sql_add_ids(b, t, ids, count);
 	buf_adds(b, " AND ");
 	add_fence(b, owner);
 }
@@ -496,7 +528,7 @@ void sql_held(struct buf *b, const struct outbox_table *t, const char *owner, co
 	add_fence(b, owner);
 	buf_addf(b, ") IS TRUE,`status`,`retry_count` FROM %s FORCE INDEX (PRIMARY) WHERE ",
 		t->name);
-	add_ids(b, t, ids, count);
+	sql_add_ids(b, t, ids, count);
 	if (lock)
 		buf_adds(b, " FOR UPDATE");
 }

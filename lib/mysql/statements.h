@@ -45,6 +45,7 @@ struct outbox_table {
 	size_t extra_count;
 	size_t error_chars; /* length of last_error, at most SQL_ERROR_CHARS */
 	enum repertoire error_repertoire;
+	bool delete_sent; /* wanted: what is sent is deleted instead of marked */
 };
 
 /* Where a value stands in a row of sql_claim_select(). Optional columns follow in the order of
@@ -80,6 +81,13 @@ enum look_value {
 bool sql_quote_name(char *out, size_t size, const char *name);
 bool sql_table_name(char *out, size_t size, const char *schema, const char *table);
 void sql_add_name(struct buf *b, const char *name);
+void sql_add_id(struct buf *b, const struct outbox_table *t, uint64_t id);
+/* `id` IN (...) */
+void sql_add_ids(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count);
+/* These rows as `o`, to select from or delete from, each found by its primary key and no other
+ * touched. With IN (...) a DELETE reads, and waits for, every row of the table where that looks
+ * cheaper, whatever index is forced. */
+void sql_add_rows(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count);
 
 /* 'text', for a session whose character set is utf8mb4 and whose sql_mode lacks
  * NO_BACKSLASH_ESCAPES: no byte of a UTF-8 sequence is special. */
@@ -127,7 +135,8 @@ struct takeover {
 void sql_takeover_update(struct buf *b, const struct outbox_table *t, const char *owner,
 	int64_t lease_us, const struct takeover *list, size_t count);
 
-/* Writes back `count` settles of one kind, at most SQL_IDS_MAX, fenced by owner and state. */
+/* Writes back `count` settles of one kind, at most SQL_IDS_MAX, fenced by owner and state; deletes
+ * the rows where they are SENT and the table wants that. */
 void sql_settle(struct buf *b, const struct outbox_table *t, const char *owner,
 	enum settle_kind kind, const struct settle *const *list, size_t count);
 

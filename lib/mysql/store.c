@@ -106,6 +106,7 @@ static int read_table(struct mysql_store *s, struct err *e)
 		*e = fault;
 		return -1;
 	}
+	s->table.delete_sent = s->conf->retention.sent_us == 0;
 	s->stale = false;
 	return 0;
 }
@@ -113,10 +114,16 @@ static int read_table(struct mysql_store *s, struct err *e)
 int mysql_lock_name(
 	const struct source_conf *conf, const struct server *server, char *out, struct err *e)
 {
+	return mysql_table_lock("outboxd.", conf->database.name, conf->table, server, out, e);
+}
+
+int mysql_table_lock(const char *prefix, const char *database, const char *table,
+	const struct server *server, char *out, struct err *e)
+{
 	struct buf name = { 0 };
 	char hex[SHA1_HEX];
 
-	buf_addf(&name, "%s.%s", conf->database.name, conf->table);
+	buf_addf(&name, "%s.%s", database, table);
 	if (name.failed) {
 		buf_fini(&name);
 		return err_set(e, ERR_NOMEM, errno, "lock");
@@ -126,7 +133,7 @@ int mysql_lock_name(
 			if (name.data[i] >= 'A' && name.data[i] <= 'Z')
 				name.data[i] += 'a' - 'A';
 	sha1_hex(buf_slice(&name), hex);
-	snprintf(out, LOCK_NAME_MAX, "outboxd.%s", hex);
+	snprintf(out, LOCK_NAME_MAX, "%s%s", prefix, hex);
 	buf_fini(&name);
 	return 0;
 }

@@ -16,6 +16,9 @@
 #define LOCK_NAME_MAX 64
 int mysql_lock_name(
 	const struct source_conf *conf, const struct server *server, char *out, struct err *e);
+/* The same of any table, beginning with `prefix`. */
+int mysql_table_lock(const char *prefix, const char *database, const char *table,
+	const struct server *server, char *out, struct err *e);
 
 /* The place of a row in the order of its class. */
 struct key {

@@ -38,6 +38,9 @@ void relay_metrics_init(struct relay_metrics *m, struct metrics *r, const char *
 		"Rows that were no longer this relay's when it wrote them back.", by_source);
 	m->recovered = metrics_counter(r, "leases_recovered_total",
 		"Rows taken over after another relay's lease had expired.", by_source);
+	m->purged = metrics_counter(r, "purged_events_total",
+		"Events that retention deleted or moved, those deleted as they were sent included.",
+		by_source);
 	for (int f = 0; f < FAILURES; f++) {
 		by_class[1].value = failure_name((enum failure)f);
 		m->failed[f] = metrics_counter(
@@ -76,8 +79,8 @@ void relay_metrics_init(struct relay_metrics *m, struct metrics *r, const char *
 void relay_metrics_fini(struct relay_metrics *m)
 {
 	struct metric *single[] = { m->published, m->retried, m->redelivered, m->lease_lost,
-		m->recovered, m->in_flight, m->leader, m->source_up, m->last_poll, m->claim_seconds,
-		m->confirm_seconds, m->lag_seconds };
+		m->recovered, m->purged, m->in_flight, m->leader, m->source_up, m->last_poll,
+		m->claim_seconds, m->confirm_seconds, m->lag_seconds };
 
 	if (m->registry == NULL)
 		return;

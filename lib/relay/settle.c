@@ -301,6 +301,8 @@ bool settle_turn(struct relay *r)
 					? "lease lost: sent, and may be sent again by another relay"
 					: "lease lost to another relay",
 				ev, NULL, NULL);
+		} else if (ev->verdict == SETTLE_SENT && r->source->retention.sent_us == 0) {
+			metric_add(r->metrics->purged, 1); /* the store deleted it */
 		}
 		settled(r, ev, r->settles[i].lost);
 	}

@@ -670,7 +670,8 @@ int supervisor_run(const char *config_path, struct err *e)
 	}
 	log_info("supervisor", "stopped", F_STR("instance", sv.wanted->conf->instance));
 	if (!end_upkeep(&sv)) {
-		/* It only reads; nobody waits for what it would say. */
+		/* What it had begun is rolled back by the server; nobody waits for what it would
+		 * say. */
 		http_stop(sv.http);
 		close_wakeup(&sv);
 		log_close();

@@ -1,22 +1,16 @@
-#include "supervisor/upkeep.h"
+#include "supervisor/upkeep_impl.h"
 
 #include "config/diff.h"
-#include "log/log.h"
 #include "mysql/schema.h"
-#include "sys/clock.h"
-#include "sys/guard.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define INTERVAL_MIN_US (5 * US_PER_SEC)
-/* Of the time, this share at most. */
+/* Of the time, this share at most is spent on counting. */
 #define SHARE 100
 /* Longest pause after a failure. */
 #define AGAIN_MAX_US (60 * US_PER_SEC)
@@ -24,20 +18,6 @@
 #define KEEP_US (60 * US_PER_SEC)
 #define LOG_EVERY_US (300 * US_PER_SEC)
 #define STACK_BYTES ((size_t)1 << 20)
-
-enum gauge {
-	GAUGE_BACKLOG,
-	GAUGE_PROCESSING,
-	GAUGE_DEAD,
-	GAUGE_SKIPPED,
-	GAUGE_HELD,
-	GAUGE_BLOCKED,
-	GAUGE_EXPIRED,
-	GAUGE_OLDEST_UNSENT,
-	GAUGE_OLDEST_CLAIMABLE,
-	GAUGE_OLDEST_DEAD,
-	GAUGES
-};
 
 static const struct {
 	const char *name, *help;
@@ -59,43 +39,7 @@ static const struct {
 		"Since created_at of the oldest dead event that was not skipped; 0: none." },
 };
 
-struct item {
-	const struct source_conf *conf;
-	struct session *session; /* its thread only */
-	struct outbox_table table;
-	bool known; /* the table has been read since the session was opened */
-	int64_t due_us, again_us;
-	struct log_limit limit;
-	bool failing;
-	struct metric *gauges[GAUGES], *age;
-	/* under the lock */
-	bool sampled;
-	int64_t sampled_us; /* or since when there has been none */
-	struct table_sample sample;
-};
-
-/* A configuration with its token, on its way. */
-struct parcel {
-	const struct config *conf;
-	void *token;
-	struct parcel *next;
-};
-
-struct upkeep {
-	struct metrics *metrics;
-	pthread_t thread;
-	bool joined;
-	struct guard guard;
-	atomic_bool stop, ended;
-
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	struct parcel *wanted, *current, *released;
-	struct item *items; /* changed by the thread only */
-	size_t count;
-};
-
-/* --- one source ----------------------------------------------------------------------------- */
+/* --- one table ------------------------------------------------------------------------------ */
 
 static void first_fault(void *arg, const struct finding *f)
 {
@@ -107,13 +51,14 @@ static void first_fault(void *arg, const struct finding *f)
 
 static int read_table(struct item *it, struct err *e)
 {
-	const struct schema_wish wish = { NULL, 0, it->conf->ordering == ORDERING_AGGREGATE, NULL };
+	const struct source_conf *conf = it->source;
+	const struct schema_wish wish = { NULL, 0, conf->ordering == ORDERING_AGGREGATE, NULL };
 	struct err fault = { 0 };
 	const struct finding_sink sink = { first_fault, &fault };
 	struct schema schema;
 
 	session_begin(it->session);
-	if (schema_read(it->session, it->conf->database.name, it->conf->table, &schema, e) < 0)
+	if (schema_read(it->session, conf->database.name, conf->table, &schema, e) < 0)
 		return -1;
 	schema_judge(&schema, &wish, &sink, &it->table);
 	schema_fini(&schema);
@@ -125,14 +70,15 @@ static int read_table(struct item *it, struct err *e)
 	return 0;
 }
 
-static int count_once(struct upkeep *u, struct item *it, struct table_sample *out, struct err *e)
+static int try_once(struct upkeep *u, struct item *it,
+	int (*work)(struct item *it, void *arg, struct err *e), void *arg, struct err *e)
 {
 	const struct session_options options = {
-		.wait_timeout_s = 3600, .examine = true, .program = "outboxd upkeep"
+		.wait_timeout_s = 600, .examine = true, .program = "outboxd upkeep"
 	};
 
 	if (it->session == NULL &&
-		session_new(&it->session, &it->conf->database, &options, &u->guard, e) < 0)
+		session_new(&it->session, it->database, &options, &u->guard, e) < 0)
 		return -1;
 	if (!session_is_open(it->session)) {
 		it->known = false;
@@ -141,22 +87,52 @@ static int count_once(struct upkeep *u, struct item *it, struct table_sample *ou
 	}
 	if (!it->known && read_table(it, e) < 0)
 		return -1;
-	return gauges_read(it->session, &it->table, it->conf, out, e);
+	return work(it, arg, e);
 }
 
-static int count_table(struct upkeep *u, struct item *it, struct table_sample *out, struct err *e)
+int item_try(struct upkeep *u, struct item *it,
+	int (*work)(struct item *it, void *arg, struct err *e), void *arg, struct err *e)
 {
 	bool was_open = it->session != NULL && session_is_open(it->session);
 
-	if (count_once(u, it, out, e) == 0)
+	if (try_once(u, it, work, arg, e) == 0)
 		return 0;
 	if (e->kind == ERR_CONFIG)
 		it->known = false; /* perhaps the table is another one than it was */
-	/* a connection that had been idle may have ended meanwhile */
 	if (was_open && e->kind == ERR_LINK && !atomic_load(&u->stop))
-		return count_once(u, it, out, e);
+		return try_once(u, it, work, arg, e);
 	return -1;
 }
+
+void job_worked(struct item *it, enum job_kind kind, const char *again)
+{
+	struct job *job = &it->job[kind];
+
+	if (job->failing)
+		log_info("upkeep", again, F_STR("source", it->name));
+	job->failing = false;
+	job->again_us = 0;
+}
+
+void job_failed(struct upkeep *u, struct item *it, enum job_kind kind, const char *what,
+	const struct err *e)
+{
+	struct job *job = &it->job[kind];
+	int64_t now_us = clock_mono_us();
+	uint64_t suppressed = 0;
+
+	job->failing = true;
+	job->again_us = job->again_us == 0 ? UPKEEP_INTERVAL_US : job->again_us * 2;
+	if (job->again_us > AGAIN_MAX_US)
+		job->again_us = AGAIN_MAX_US;
+	job->due_us = now_us + job->again_us;
+	if (!atomic_load(&u->stop) &&
+		log_limit_pass(&job->limit, now_us, LOG_EVERY_US, &suppressed))
+		log_warn("upkeep", what, F_STR("source", it->name), F_ERR(e),
+			F_UINT("suppressed", suppressed));
+}
+
+/* --- counting ------------------------------------------------------------------------------- */
 
 static void set_gauge(struct item *it, enum gauge g, int64_t v, bool age)
 {
@@ -191,61 +167,62 @@ static void counted(
 	struct upkeep *u, struct item *it, const struct table_sample *s, int64_t took_us)
 {
 	int64_t now_us = clock_mono_us(), pause_us = (SHARE - 1) * took_us;
-	int64_t least_us = it->conf->poll_interval_us > INTERVAL_MIN_US ? it->conf->poll_interval_us
-									: INTERVAL_MIN_US;
+	int64_t least_us = it->source->poll_interval_us > UPKEEP_INTERVAL_US
+				   ? it->source->poll_interval_us
+				   : UPKEEP_INTERVAL_US;
 
-	if (it->failing)
-		log_info("upkeep", "table counted again", F_STR("source", it->conf->name));
-	it->failing = false;
-	it->again_us = 0;
+	job_worked(it, JOB_COUNT, "table counted again");
 	set_gauges(it, s);
 	pthread_mutex_lock(&u->lock);
 	it->sample = *s;
 	it->sampled = true;
 	it->sampled_us = now_us;
 	pthread_mutex_unlock(&u->lock);
-	it->due_us = now_us + (pause_us > least_us ? pause_us : least_us);
-	if (it->due_us - now_us > KEEP_US)
-		session_close(it->session);
+	it->job[JOB_COUNT].due_us = now_us + (pause_us > least_us ? pause_us : least_us);
 }
 
-static void not_counted(struct upkeep *u, struct item *it, const struct err *e)
+static int count(struct item *it, void *arg, struct err *e)
 {
-	int64_t now_us = clock_mono_us();
-	uint64_t suppressed = 0;
-
-	it->failing = true;
-	it->again_us = it->again_us == 0 ? INTERVAL_MIN_US : it->again_us * 2;
-	if (it->again_us > AGAIN_MAX_US)
-		it->again_us = AGAIN_MAX_US;
-	it->due_us = now_us + it->again_us;
-	set_absent(it);
-	pthread_mutex_lock(&u->lock);
-	it->sampled = false;
-	pthread_mutex_unlock(&u->lock);
-	if (!atomic_load(&u->stop) && log_limit_pass(&it->limit, now_us, LOG_EVERY_US, &suppressed))
-		log_warn("upkeep", "table not counted, its gauges are absent",
-			F_STR("source", it->conf->name), F_ERR(e),
-			F_UINT("suppressed", suppressed));
+	return gauges_read(it->session, &it->table, it->source, arg, e);
 }
 
-static void pass(struct upkeep *u, struct item *it)
+static void count_pass(struct upkeep *u, struct item *it)
 {
 	struct table_sample sample;
 	struct err e = { 0 };
 	int64_t start_us = clock_mono_us();
 
-	if (count_table(u, it, &sample, &e) == 0)
+	if (item_try(u, it, count, &sample, &e) == 0) {
 		counted(u, it, &sample, clock_mono_us() - start_us);
-	else
-		not_counted(u, it, &e);
+		return;
+	}
+	set_absent(it);
+	pthread_mutex_lock(&u->lock);
+	it->sampled = false;
+	pthread_mutex_unlock(&u->lock);
+	job_failed(u, it, JOB_COUNT, "table not counted, its gauges are absent", &e);
 }
 
-/* --- the sources ---------------------------------------------------------------------------- */
+/* --- all tables ----------------------------------------------------------------------------- */
+
+static void pass(struct upkeep *u, struct item *it, enum job_kind kind)
+{
+	int64_t next_us = TIME_NEVER;
+
+	if (kind == JOB_COUNT)
+		count_pass(u, it);
+	else
+		purge_pass(u, it);
+	for (unsigned k = 0; k < JOBS; k++)
+		if (it->job[k].due_us < next_us)
+			next_us = it->job[k].due_us;
+	if (it->session != NULL && next_us - clock_mono_us() > KEEP_US)
+		session_close(it->session);
+}
 
 static void make_series(struct upkeep *u, struct item *it)
 {
-	struct metric_label by_source[] = { { "source", it->conf->name }, { NULL, NULL } };
+	struct metric_label by_source[] = { { "source", it->name }, { NULL, NULL } };
 
 	for (unsigned g = 0; g < GAUGES; g++)
 		it->gauges[g] = metrics_gauge(
@@ -260,6 +237,7 @@ static void items_free(struct upkeep *u, struct item *items, size_t n)
 		for (unsigned g = 0; g < GAUGES; g++)
 			metrics_drop(u->metrics, items[i].gauges[g]);
 		metrics_drop(u->metrics, items[i].age);
+		purge_drop(u, &items[i]);
 		session_free(items[i].session);
 	}
 	free(items);
@@ -268,7 +246,7 @@ static void items_free(struct upkeep *u, struct item *items, size_t n)
 static const struct item *find(const struct item *items, size_t n, const char *name)
 {
 	for (size_t i = 0; i < n; i++)
-		if (strcmp(items[i].conf->name, name) == 0)
+		if (strcmp(items[i].name, name) == 0)
 			return &items[i];
 	return NULL;
 }
@@ -285,16 +263,23 @@ static void take_over(struct upkeep *u, struct parcel *p)
 	for (size_t i = 0; i < n; i++) {
 		struct item *it = &items[i];
 		const struct item *was;
+		struct err e = { 0 };
 
-		it->conf = &p->conf->sources[i];
+		it->source = &p->conf->sources[i];
+		it->name = it->source->name;
+		it->database = &it->source->database;
 		it->sampled_us = clock_mono_us();
 		make_series(u, it);
-		was = find(old, old_count, it->conf->name);
-		if (was != NULL && config_source_equal(was->conf, it->conf)) {
-			it->due_us = was->due_us;
-			it->again_us = was->again_us;
-			it->failing = was->failing;
-			it->limit = was->limit;
+		if (purge_make(u, it, &e) < 0)
+			log_error("upkeep", "rows are not removed", F_STR("source", it->name),
+				F_ERR(&e));
+		was = find(old, old_count, it->name);
+		if (was != NULL && config_source_equal(was->source, it->source)) {
+			it->job[JOB_COUNT] = was->job[JOB_COUNT];
+			/* a pass that is under way begins anew */
+			if (was->pass_us == 0 && config_retention_equal(&was->source->retention,
+							 &it->source->retention))
+				it->job[JOB_PURGE] = was->job[JOB_PURGE];
 			it->sampled = was->sampled;
 			it->sampled_us = was->sampled_us;
 			it->sample = was->sample;
@@ -317,9 +302,9 @@ static void take_over(struct upkeep *u, struct parcel *p)
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* Waits for work: a configuration to take over (returned), or an item that is due (*out). Neither:
- * the end. */
-static struct parcel *next_work(struct upkeep *u, struct item **out)
+/* Waits for work: a configuration to take over (returned), or a job of an item that is due (*out).
+ * Neither: the end. */
+static struct parcel *next_work(struct upkeep *u, struct item **out, enum job_kind *kind)
 {
 	struct parcel *p = NULL;
 
@@ -334,12 +319,16 @@ static struct parcel *next_work(struct upkeep *u, struct item **out)
 			u->wanted = NULL;
 			break;
 		}
-		for (size_t i = 0; i < u->count; i++) {
-			if (u->items[i].due_us >= due_us)
+		for (size_t i = 0; i < u->count * JOBS; i++) {
+			struct item *it = &u->items[i / JOBS];
+
+			if (it->job[i % JOBS].due_us >= due_us)
 				continue;
-			due_us = u->items[i].due_us;
-			if (due_us <= now_us)
-				*out = &u->items[i];
+			due_us = it->job[i % JOBS].due_us;
+			if (due_us <= now_us) {
+				*out = it;
+				*kind = (enum job_kind)(i % JOBS);
+			}
 		}
 		if (*out != NULL)
 			break;
@@ -355,16 +344,17 @@ static void *run(void *arg)
 {
 	struct upkeep *u = arg;
 	struct item *it;
+	enum job_kind kind;
 	struct parcel *p;
 
 	pthread_setname_np(pthread_self(), "upkeep");
 	mysql_thread_enter();
 	for (;;) {
-		p = next_work(u, &it);
+		p = next_work(u, &it, &kind);
 		if (p != NULL)
 			take_over(u, p);
 		else if (it != NULL)
-			pass(u, it);
+			pass(u, it, kind);
 		else
 			break;
 	}

@@ -178,6 +178,7 @@ static struct source_conf source_of(enum ordering ordering)
 		.batch = 500,
 		.poll_interval_us = US_PER_SEC,
 		.lease_us = 60 * US_PER_SEC,
+		.retention = { .sent_us = AGE_NEVER, .dead_us = AGE_NEVER },
 	};
 
 	s.database.name = schema;
@@ -1677,6 +1678,51 @@ START_TEST(a_commit_without_an_answer_is_unknown_and_can_be_repeated)
 }
 END_TEST
 
+START_TEST(what_goes_as_it_is_sent_is_fenced_and_no_loss_after_a_commit_without_an_answer)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct sunk *k = sunk_new();
+	struct proxy p;
+	struct source_conf conf;
+	struct err e = { 0 };
+	struct settle list[3] = { { .id = 1 }, { .id = 2 }, { .id = 3 } };
+	bool unknown = false;
+
+	free_store(s);
+	add_rows(4);
+	proxy_start(&p);
+	conf = through(&p);
+	conf.retention.sent_us = 0;
+	s = store_as(&conf, "me/1/0");
+	claim(s, &everything, k);
+	ck_assert_uint_eq(k->count, 4);
+	/* somebody's open transaction on another row is waited for by nobody */
+	sql("START TRANSACTION; SELECT id FROM outbox_event WHERE id=4 FOR UPDATE");
+	p.mode = PROXY_CUT_ANSWER;
+	ck_assert_int_lt(s->ops->settle(s, list, 2, &unknown, &e), 0);
+	ck_assert(unknown);
+	sql("ROLLBACK");
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE id IN (1,2)"), 0);
+	ck_assert_int_eq(s->ops->connect(s, &e), 0);
+	list[0].again = list[1].again = true;
+	settle(s, list, 3);
+	ck_assert(!list[0].lost && !list[1].lost && !list[2].lost);
+	ck_assert_int_eq(number("SELECT GROUP_CONCAT(id) FROM outbox_event"), 4);
+	/* another relay's */
+	sql("UPDATE outbox_event SET locked_by='you/1/0'");
+	list[0] = (struct settle){ .id = 4 };
+	settle(s, list, 1);
+	ck_assert(list[0].lost);
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event"), 1);
+	/* gone, and not by us */
+	sql("DELETE FROM outbox_event");
+	settle(s, list, 1);
+	ck_assert(list[0].lost);
+	proxy_stop(&p);
+	free_store(s);
+}
+END_TEST
+
 static void *watch_guard(void *arg)
 {
 	struct guard *g = arg;
@@ -2374,6 +2420,7 @@ int main(void)
 		a_read_only_server_is_left,
 		least_privileges_suffice_and_less_is_told,
 		a_commit_without_an_answer_is_unknown_and_can_be_repeated,
+		what_goes_as_it_is_sent_is_fenced_and_no_loss_after_a_commit_without_an_answer,
 		a_black_hole_costs_no_more_than_the_query_timeout,
 		a_host_that_does_not_answer_does_not_bar_the_next,
 		tls_means_the_same_with_each_library,

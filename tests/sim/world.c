@@ -608,6 +608,7 @@ static void configure(struct world *w)
 		.batch = p->batch,
 		.max_in_flight = p->max_in_flight,
 		.max_in_flight_bytes = p->max_bytes,
+		.retention = { .sent_us = AGE_NEVER, .dead_us = AGE_NEVER },
 		.poll_interval_us = p->poll_us,
 		.lease_us = p->lease_us,
 		.retry = { p->max_attempts, p->retry_base_us, p->retry_cap_us, 0.2 },

@@ -108,9 +108,9 @@ START_TEST(retention_is_a_change_that_the_relay_sees_only_where_rows_go_as_they_
 {
 	struct config *a = load(BASE), *b, *c;
 
-	ck_assert_uint_eq(diff(BASE, BROKER("") "sources:\n" SOURCE(
-					     "a", ", retention: { sent: never, window: "
-						  "'22:00-01:30', max_rate: 5 }")),
+	ck_assert_uint_eq(diff(BASE, BROKER("") "sources:\n" SOURCE("a",
+					     ", retention: { sent: never, window: "
+					     "'22:00-01:30', max_rate: 5 }")),
 		3);
 	ck_assert_str_eq(seen, "source a: retention.sent: 7d -> never\n"
 			       "source a: retention.window: (none) -> 22:00-01:30\n"

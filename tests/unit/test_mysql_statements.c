@@ -258,6 +258,7 @@ START_TEST(what_is_compiled_in_is_what_the_files_say)
 	} files[] = {
 		{ "sql/outbox_event.sql", ddl_outbox },
 		{ "sql/outbox_event_minimal.sql", ddl_outbox_minimal },
+		{ "sql/outbox_event_archive.sql", ddl_archive },
 		{ "sql/inbox_event.sql", ddl_inbox },
 		{ "sql/grants.sql", ddl_grants },
 	};

@@ -1,0 +1,42 @@
+#include "mysql/purge_pace.h"
+
+#define LEVELS 4
+/* Waiting for less than this is no backlog. */
+#define BACKLOG_US US_PER_SEC
+#define BRAKE_MAX_US (120 * US_PER_SEC)
+#define PAUSE_MAX_US (10 * US_PER_SEC)
+
+unsigned purge_chunk(unsigned max_rate)
+{
+	unsigned quarter = max_rate / 4 > 0 ? max_rate / 4 : 1;
+
+	return max_rate == 0 || quarter > PURGE_CHUNK_MAX ? PURGE_CHUNK_MAX : quarter;
+}
+
+void purge_pace_begin(struct purge_pace *p)
+{
+	p->braked_us = 0;
+}
+
+int64_t purge_pause(struct purge_pace *p, unsigned max_rate, uint64_t rows, int64_t took_us,
+	int64_t waiting_us, int64_t now_us)
+{
+	int64_t between_us = now_us - p->at_us, pause_us, rate_us = 0;
+
+	/* older by a tenth of the time that has passed: most of that time nothing older went */
+	if (waiting_us > BACKLOG_US && p->at_us != 0 &&
+		waiting_us - p->waiting_us > between_us / 10)
+		p->level += p->level < LEVELS;
+	else
+		p->level -= p->level > 0;
+	p->at_us = now_us;
+	p->waiting_us = waiting_us;
+	pause_us = (3 * took_us) << (p->braked_us < BRAKE_MAX_US ? p->level : 0);
+	if (pause_us > PAUSE_MAX_US)
+		pause_us = PAUSE_MAX_US;
+	if (p->level > 0)
+		p->braked_us += pause_us;
+	if (max_rate > 0)
+		rate_us = (int64_t)(rows * US_PER_SEC / max_rate) - took_us;
+	return rate_us > pause_us ? rate_us : pause_us;
+}

@@ -1,0 +1,121 @@
+/* upkeep_purge.c: retention, a step of one table at a time. */
+#include "supervisor/upkeep_impl.h"
+
+/* A window that is closed is looked at again after so long. */
+#define WINDOW_US (60 * US_PER_SEC)
+/* After a pass that spent t on rounds in vain the next one comes no sooner than this many t. */
+#define VAIN_SHARE 20
+#define DEAD_SHOWN 10
+
+static void on_gone(void *arg, struct slice event_id)
+{
+	struct item *it = arg;
+
+	if (it->dead_shown++ < DEAD_SHOWN) {
+		if (it->dead.len > 0)
+			buf_addc(&it->dead, ' ');
+		buf_add_slice(&it->dead, event_id);
+	}
+}
+
+int purge_make(struct upkeep *u, struct item *it, struct err *e)
+{
+	struct metric_label by_source[] = { { "source", it->name }, { NULL, NULL } };
+	const struct purge_sink sink = { on_gone, it };
+
+	it->purged = metrics_counter(u->metrics, "purged_events_total",
+		"Events that retention deleted or moved, those deleted as they were sent included.",
+		by_source);
+	it->job[JOB_PURGE].due_us = TIME_NEVER;
+	if (!purger_wanted(it->source))
+		return 0;
+	it->job[JOB_PURGE].due_us = clock_mono_us();
+	return purger_new(&it->purger, it->source, &sink, false, e);
+}
+
+void purge_drop(struct upkeep *u, struct item *it)
+{
+	metrics_drop(u->metrics, it->purged);
+	purger_free(it->purger);
+	buf_fini(&it->dead);
+}
+
+static int step(struct item *it, void *arg, struct err *e)
+{
+	return purger_step(it->purger, it->session, &it->table, 0, arg, e);
+}
+
+/* What was never delivered is never deleted in silence. */
+static void tell_of_dead(struct item *it, const struct purge_step *done)
+{
+	const struct retention_conf *r = &it->source->retention;
+
+	if (done->dead > 0)
+		log_warn("retention",
+			r->archive_table != NULL ? "dead events moved to the archive, never sent"
+						 : "dead events deleted, never sent",
+			F_STR("source", it->name), F_UINT("rows", done->dead),
+			F_SLICE("event_ids", buf_slice(&it->dead)),
+			F_STR("more", it->dead_shown > DEAD_SHOWN ? "yes" : "no"));
+	buf_reset(&it->dead);
+	it->dead_shown = 0;
+}
+
+static void end_pass(struct item *it, int64_t now_us)
+{
+	int64_t pause_us = it->source->retention.interval_us;
+
+	if (it->pass_gone > 0)
+		log_info("retention", "rows removed", F_STR("source", it->name),
+			F_UINT("rows", it->pass_gone), F_UINT("dead", it->pass_dead),
+			F_US("took", now_us - it->pass_us));
+	if (pause_us < VAIN_SHARE * it->vain_us)
+		pause_us = VAIN_SHARE * it->vain_us;
+	it->pass_us = 0;
+	it->job[JOB_PURGE].due_us = now_us + pause_us;
+}
+
+void purge_pass(struct upkeep *u, struct item *it)
+{
+	const struct retention_conf *r = &it->source->retention;
+	int64_t start_us = clock_mono_us(), now_us, took_us, pause_us;
+	struct purge_step done = { 0 };
+	struct err e = { 0 };
+
+	if (!config_window_open(&r->window, clock_wall_us())) {
+		purger_stop(it->purger, it->session);
+		it->pass_us = 0;
+		it->job[JOB_PURGE].due_us =
+			start_us + (r->interval_us < WINDOW_US ? r->interval_us : WINDOW_US);
+		return;
+	}
+	if (it->pass_us == 0) {
+		it->pass_us = start_us;
+		it->pass_gone = it->pass_dead = 0;
+		it->vain_us = 0;
+		purge_pace_begin(&it->pace);
+	}
+	if (item_try(u, it, step, &done, &e) < 0) {
+		buf_reset(&it->dead);
+		it->dead_shown = 0;
+		if (e.kind != ERR_RETRY && e.kind != ERR_REFUSED)
+			it->pass_us = 0;
+		job_failed(u, it, JOB_PURGE, "rows not removed, will try again", &e);
+		return;
+	}
+	job_worked(it, JOB_PURGE, "rows are removed again");
+	now_us = clock_mono_us();
+	took_us = now_us - start_us;
+	metric_add(it->purged, done.gone);
+	it->pass_gone += done.gone;
+	it->pass_dead += done.dead;
+	tell_of_dead(it, &done);
+	if (done.end) {
+		end_pass(it, now_us);
+		return;
+	}
+	if (done.gone == 0 && done.due == 0)
+		it->vain_us += took_us;
+	pause_us = purge_pause(&it->pace, r->max_rate, done.gone, took_us, done.waiting_us, now_us);
+	it->job[JOB_PURGE].due_us = now_us + pause_us;
+}

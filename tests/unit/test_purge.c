@@ -1,0 +1,198 @@
+/* Retention: when, how fast, and in which statements. */
+#include "mysql/purge_pace.h"
+#include "mysql/statements_purge.h"
+
+#include "unit.h"
+
+#include <stdio.h>
+
+/* --- pace ----------------------------------------------------------------------------------- */
+
+static int64_t now_us = 1000 * US_PER_SEC;
+
+/* A batch of 500 that took 10 ms; the oldest event has been waiting for so long. */
+static int64_t batch(struct purge_pace *p, unsigned max_rate, int64_t waiting_us)
+{
+	int64_t pause_us;
+
+	now_us += 10 * US_PER_MS;
+	pause_us = purge_pause(p, max_rate, 500, 10 * US_PER_MS, waiting_us, now_us);
+	now_us += pause_us;
+	return pause_us;
+}
+
+START_TEST(a_purge_works_a_quarter_of_the_time_at_most)
+{
+	struct purge_pace p = { 0 };
+
+	for (unsigned i = 0; i < 10; i++)
+		ck_assert_int_eq(batch(&p, 0, 0), 30 * US_PER_MS);
+	/* a backlog that shrinks, or stays as it is, is no reason to hold back */
+	p = (struct purge_pace){ 0 };
+	(void)batch(&p, 0, 101 * US_PER_SEC);
+	for (unsigned i = 0; i < 10; i++)
+		ck_assert_int_eq(batch(&p, 0, (100 - i) * US_PER_SEC), 30 * US_PER_MS);
+	for (unsigned i = 0; i < 10; i++)
+		ck_assert_int_eq(batch(&p, 0, 90 * US_PER_SEC), 30 * US_PER_MS);
+	/* nor is one that is none */
+	for (unsigned i = 0; i < 10; i++)
+		ck_assert_int_eq(batch(&p, 0, i * 90 * US_PER_MS), 30 * US_PER_MS);
+}
+END_TEST
+
+START_TEST(it_holds_back_while_events_wait_longer_and_longer_and_comes_back)
+{
+	struct purge_pace p = { 0 };
+	int64_t waiting_us = 2 * US_PER_SEC, pause_us = batch(&p, 0, waiting_us), before_us;
+
+	ck_assert_int_eq(pause_us, 30 * US_PER_MS);
+	for (unsigned i = 1; i <= 4; i++) {
+		waiting_us += pause_us + 10 * US_PER_MS;
+		pause_us = batch(&p, 0, waiting_us);
+		ck_assert_int_eq(pause_us, (30 * US_PER_MS) << i);
+	}
+	waiting_us += pause_us + 10 * US_PER_MS;
+	ck_assert_int_eq(batch(&p, 0, waiting_us), 480 * US_PER_MS);
+	before_us = 480 * US_PER_MS;
+	for (unsigned i = 0; i < 4; i++) {
+		pause_us = batch(&p, 0, waiting_us - i * US_PER_MS);
+		ck_assert_int_eq(pause_us, before_us / 2);
+		before_us = pause_us;
+	}
+	ck_assert_int_eq(batch(&p, 0, 0), 30 * US_PER_MS);
+}
+END_TEST
+
+START_TEST(a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only)
+{
+	struct purge_pace p = { 0 };
+	int64_t began_us = now_us, pause_us;
+
+	purge_pace_begin(&p);
+	do
+		pause_us = batch(&p, 0, now_us);
+	while (now_us - began_us < 122 * US_PER_SEC && pause_us != 30 * US_PER_MS);
+	(void)batch(&p, 0, now_us);
+	while (now_us - began_us < 130 * US_PER_SEC)
+		pause_us = batch(&p, 0, now_us);
+	ck_assert_int_eq(pause_us, 30 * US_PER_MS);
+	purge_pace_begin(&p); /* of the next pass it holds back again */
+	ck_assert_int_eq(batch(&p, 0, now_us), 480 * US_PER_MS);
+}
+END_TEST
+
+START_TEST(a_rate_is_kept_and_its_batches_are_small)
+{
+	struct purge_pace p = { 0 };
+
+	ck_assert_uint_eq(purge_chunk(0), 500);
+	ck_assert_uint_eq(purge_chunk(1), 1);
+	ck_assert_uint_eq(purge_chunk(3), 1);
+	ck_assert_uint_eq(purge_chunk(100), 25);
+	ck_assert_uint_eq(purge_chunk(1000000), 500);
+	ck_assert_int_eq(batch(&p, 1000, 0), 490 * US_PER_MS);
+	ck_assert_int_eq(batch(&p, 1000000, 0), 30 * US_PER_MS);
+}
+END_TEST
+
+/* --- statements ----------------------------------------------------------------------------- */
+
+static struct outbox_table table_of(void)
+{
+	return (struct outbox_table){
+		.name = "`shop`.`outbox_event`",
+		.claim_index = "`i`",
+		.fraction = { 6, 6, 6, 3 },
+	};
+}
+
+static const char *text_of(struct buf *b)
+{
+	ck_assert(!b->failed);
+	return b->data;
+}
+
+START_TEST(reading_goes_along_the_claim_index_from_where_it_ended)
+{
+	struct outbox_table t = table_of();
+	struct purge_cursor c = { 0 };
+	struct buf b = { 0 };
+
+	sql_purge_read(&b, &t, PURGE_SENT, 5 * US_PER_SEC, &c, 100);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT `id`,`created_at`,(`sent_at`<NOW(3)-INTERVAL 5000000 MICROSECOND) IS TRUE "
+		"FROM `shop`.`outbox_event` FORCE INDEX (`i`) WHERE `status`='SENT' AND "
+		"`next_retry_at` IS NULL AND `created_at`<NOW(6)-INTERVAL 5000000 MICROSECOND "
+		"ORDER BY `created_at`,`id` LIMIT 100");
+	buf_reset(&b);
+	c = (struct purge_cursor){ "2026-01-02 03:04:05.6", UINT64_MAX };
+	t.id_signed = true;
+	sql_purge_read(&b, &t, PURGE_DEAD, 5 * US_PER_SEC, &c, 1);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT `id`,`created_at`,1 FROM `shop`.`outbox_event` FORCE INDEX (`i`) WHERE "
+		"`status`='DEAD' AND `next_retry_at` IS NULL AND (`created_at`>'2026-01-02 "
+		"03:04:05.6' OR (`created_at`='2026-01-02 03:04:05.6' AND `id`>-1)) AND "
+		"`created_at`<NOW(6)-INTERVAL 5000000 MICROSECOND ORDER BY `created_at`,`id` LIMIT "
+		"1");
+	buf_fini(&b);
+}
+END_TEST
+
+#define ROWS                                                                                       \
+	"JSON_TABLE('[3,18446744073709551615]','$[*]' COLUMNS (`id` BIGINT UNSIGNED PATH '$')) "   \
+	"AS k STRAIGHT_JOIN `shop`.`outbox_event` AS o FORCE INDEX (PRIMARY) ON o.`id`=k.`id`"
+
+START_TEST(removal_touches_the_rows_named_and_judges_them_again)
+{
+	const uint64_t ids[] = { 3, UINT64_MAX };
+	struct outbox_table t = table_of();
+	struct buf b = { 0 };
+
+	sql_purge_lock(&b, &t, PURGE_SENT, US_PER_SEC, ids, 2, false);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT o.`id`,`event_id` FROM " ROWS " WHERE `status`='SENT' AND "
+		"`sent_at`<NOW(3)-INTERVAL 1000000 MICROSECOND FOR UPDATE OF o SKIP LOCKED");
+	buf_reset(&b);
+	sql_purge_lock(&b, &t, PURGE_DEAD, US_PER_SEC, ids, 2, true);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT o.`id`,`event_id` FROM " ROWS " WHERE `status`='DEAD' AND "
+		"`created_at`<NOW(6)-INTERVAL 1000000 MICROSECOND FOR UPDATE SKIP LOCKED");
+	buf_reset(&b);
+	sql_purge_delete(&b, &t, ids, 2);
+	ck_assert_str_eq(text_of(&b), "DELETE o FROM " ROWS);
+	buf_reset(&b);
+	sql_purge_archive(&b, &t, "`shop`.`old`", "`id`,`payload`", ids, 2);
+	ck_assert_str_eq(text_of(&b),
+		"INSERT INTO `shop`.`old` (`id`,`payload`) SELECT `id`,`payload` FROM "
+		"`shop`.`outbox_event` FORCE INDEX (PRIMARY) WHERE `id` IN "
+		"(3,18446744073709551615)");
+	buf_fini(&b);
+}
+END_TEST
+
+START_TEST(what_is_deleted_as_it_is_sent_is_fenced_like_everything_else)
+{
+	const struct settle a = { .id = 3, .kind = SETTLE_SENT },
+			    b3 = { .id = UINT64_MAX, .kind = SETTLE_SENT };
+	const struct settle *list[] = { &a, &b3 };
+	struct outbox_table t = table_of();
+	struct buf b = { 0 };
+
+	t.delete_sent = true;
+	sql_settle(&b, &t, "'me/1'", SETTLE_SENT, list, 2);
+	ck_assert_str_eq(text_of(&b), "DELETE o FROM " ROWS " WHERE `status`='PROCESSING' AND "
+				      "`locked_by`=_binary'me/1'");
+	buf_reset(&b);
+	sql_settle(&b, &t, "'me/1'", SETTLE_RELEASE, list, 2);
+	ck_assert_int_eq(strncmp(text_of(&b), "UPDATE ", 7), 0);
+	buf_fini(&b);
+}
+END_TEST
+
+UNIT_MAIN("purge", a_purge_works_a_quarter_of_the_time_at_most,
+	it_holds_back_while_events_wait_longer_and_longer_and_comes_back,
+	a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only,
+	a_rate_is_kept_and_its_batches_are_small,
+	reading_goes_along_the_claim_index_from_where_it_ended,
+	removal_touches_the_rows_named_and_judges_them_again,
+	what_is_deleted_as_it_is_sent_is_fenced_like_everything_else)
