@@ -46,8 +46,9 @@ static inline void list_del(struct list *node)
 	list_init(node);
 }
 
-/* The first node's object, or NULL. */
+/* The first, or last, node's object, or NULL. */
 #define list_first(l, type, member) (list_empty(l) ? NULL : container_of((l)->next, type, member))
+#define list_last(l, type, member) (list_empty(l) ? NULL : container_of((l)->prev, type, member))
 
 /* `pos` may be deleted in the body. */
 #define list_each_safe(pos, tmp, l)                                                                \

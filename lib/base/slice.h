@@ -21,6 +21,13 @@ static inline struct slice slice_str(const char *s)
 }
 
 /* Equality is by bytes; absent equals absent only. */
+static inline bool slice_starts(struct slice s, const char *head)
+{
+	size_t n = strlen(head);
+
+	return s.ptr != NULL && s.len >= n && memcmp(s.ptr, head, n) == 0;
+}
+
 static inline bool slice_eq(struct slice a, struct slice b)
 {
 	if (a.ptr == NULL || b.ptr == NULL)

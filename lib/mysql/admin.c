@@ -6,6 +6,7 @@
 #include "mysql/schema.h"
 #include "mysql/statements_order.h"
 #include "mysql/values.h"
+#include "mysql/walk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -417,22 +418,17 @@ static int row_before(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
 	struct walking *w = arg;
-	uint64_t id;
+	struct walk_step at;
 
 	(void)statement, (void)count, (void)e;
-	if (w->ended || !value_id(v[BEFORE_ID], &id))
+	if (w->ended || !walk_read(v, w->pass_dead, &at))
 		return 0;
 	w->seen++;
-	w->id = id;
-	w->created_us = value_time_us(v[BEFORE_CREATED]);
-	if (value_is(v[BEFORE_STATUS], "SENT")) {
-		w->ended = true;
-	} else if (value_is(v[BEFORE_STATUS], "DEAD")
-			   ? !w->pass_dead && !value_true(v[BEFORE_SKIPPED])
-			   : value_is(v[BEFORE_STATUS], "PROCESSING") ||
-				     value_is(v[BEFORE_STATUS], "PENDING") ||
-				     value_is(v[BEFORE_STATUS], "RETRY")) {
-		w->head = id;
+	w->id = at.id;
+	w->created_us = at.created_us;
+	w->ended = at.sent;
+	if (at.bars) {
+		w->head = at.id;
 		w->between++;
 	}
 	return 0;

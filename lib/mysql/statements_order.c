@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#define WAITING "`next_retry_at` IS NOT NULL AND `last_error` LIKE 'WAITING: %'"
+#define WAITING "`next_retry_at` IS NOT NULL AND `last_error` LIKE 'WAITING: behind %'"
 
 void sql_add_time(struct buf *b, int64_t us)
 {
@@ -57,18 +57,42 @@ static void add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
 		buf_addf(b, "%" PRIu64, id);
 }
 
+static void add_from(struct buf *b, const struct outbox_table *t, struct slice aggregate_type,
+	struct slice aggregate_id)
+{
+	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->aggregate_index);
+	sql_add_aggregate(b, t, aggregate_type, aggregate_id);
+}
+
+/* In a direction from a place: the rows at it and on one side of it, less those on the other side
+ * that are as old. So both MySQL and MariaDB read one range of the index. */
+static void add_place(struct buf *b, const struct outbox_table *t, bool back, int64_t created_us,
+	uint64_t id, unsigned limit)
+{
+	buf_addf(b, " AND `created_at`%s", back ? "<=" : ">=");
+	sql_add_time(b, created_us);
+	buf_adds(b, " AND NOT (`created_at`=");
+	sql_add_time(b, created_us);
+	buf_addf(b, " AND `id`%s", back ? ">=" : "<=");
+	add_id(b, t, id);
+	buf_addf(b,
+		back ? ") ORDER BY `created_at` DESC,`id` DESC LIMIT %u"
+		     : ") ORDER BY `created_at`,`id` LIMIT %u",
+		limit);
+}
+
 static void add_walk(struct buf *b, const struct outbox_table *t, const char *owner,
 	struct slice aggregate_type, struct slice aggregate_id)
 {
 	buf_addf(b,
 		"SELECT `id`,`created_at`,`event_id`,`status`,`last_error` LIKE 'SKIPPED%%',"
 		"(`status`='PROCESSING' AND `locked_by`=_binary%s) IS TRUE,"
+		"`next_retry_at` IS NOT NULL,"
 		"TIMESTAMPDIFF(MICROSECOND,NOW(6),`next_retry_at`),"
 		"TIMESTAMPDIFF(MICROSECOND,NOW(6),`locked_until`),",
 		owner);
-	buf_adds(b, "(" WAITING ") IS TRUE");
-	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->aggregate_index);
-	sql_add_aggregate(b, t, aggregate_type, aggregate_id);
+	buf_adds(b, "IF(" WAITING ",SUBSTRING(`last_error`,17),NULL)");
+	add_from(b, t, aggregate_type, aggregate_id);
 }
 
 void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,
@@ -76,20 +100,24 @@ void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,
 	unsigned limit)
 {
 	add_walk(b, t, owner, aggregate_type, aggregate_id);
-	buf_adds(b, " AND `created_at`<=");
-	sql_add_time(b, created_us);
-	buf_adds(b, " AND NOT (`created_at`=");
-	sql_add_time(b, created_us);
-	buf_adds(b, " AND `id`>=");
-	add_id(b, t, id);
-	buf_addf(b, ") ORDER BY `created_at` DESC,`id` DESC LIMIT %u", limit);
+	add_place(b, t, true, created_us, id, limit);
 }
 
-void sql_last(struct buf *b, const struct outbox_table *t, const char *owner,
-	struct slice aggregate_type, struct slice aggregate_id, unsigned limit)
+void sql_behind(struct buf *b, const struct outbox_table *t, const char *owner,
+	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
+	unsigned limit)
 {
 	add_walk(b, t, owner, aggregate_type, aggregate_id);
-	buf_addf(b, " ORDER BY `created_at` DESC,`id` DESC LIMIT %u", limit);
+	add_place(b, t, false, created_us, id, limit);
+}
+
+void sql_overtaken(struct buf *b, const struct outbox_table *t, struct slice aggregate_type,
+	struct slice aggregate_id, int64_t created_us, uint64_t id, unsigned limit)
+{
+	buf_adds(b, "SELECT MAX(`status`='SENT') FROM (SELECT `status`");
+	add_from(b, t, aggregate_type, aggregate_id);
+	add_place(b, t, false, created_us, id, limit);
+	buf_adds(b, ") AS next");
 }
 
 void sql_release_waiting(
@@ -114,17 +142,25 @@ void sql_release_waiting(
 static const struct {
 	const char *status;
 	bool delayed; /* next_retry_at is not NULL */
+	enum order_head head;
 } stages[SQL_BARRED_STAGES] = {
 	/* First: a former leader may still write its last rows back as RETRY or held while the
 	 * pages are read. Those are then met twice, not missed. */
-	{ "PROCESSING", false },
-	{ "PROCESSING", true },
-	{ "RETRY", false },
-	{ "RETRY", true },
-	{ "PENDING", true },
+	{ "PROCESSING", false, HEAD_PROCESSING },
+	{ "PROCESSING", true, HEAD_PROCESSING },
+	{ "RETRY", false, HEAD_RETRY },
+	{ "RETRY", true, HEAD_RETRY },
 	/* next_retry_at of DEAD is NULL, whoever wrote it */
-	{ "DEAD", false },
+	{ "DEAD", false, HEAD_DEAD },
+	/* Last: by then it is known which of them have something to wait for. */
+	{ "PENDING", true, HEAD_DELAYED },
 };
+
+enum order_head sql_barred_head(unsigned stage)
+{
+	assert(stage < SQL_BARRED_STAGES);
+	return stages[stage].head;
+}
 
 void sql_barred(struct buf *b, const struct outbox_table *t, const struct barred_cursor *cursor,
 	unsigned limit)
@@ -134,13 +170,13 @@ void sql_barred(struct buf *b, const struct outbox_table *t, const struct barred
 	assert(stage < SQL_BARRED_STAGES);
 	buf_addf(b,
 		"SELECT `id`,`created_at`,`event_id`,`aggregate_type`,`aggregate_id`,"
-		"`next_retry_at` FROM %s FORCE INDEX (%s) WHERE `status`='%s'",
+		"`next_retry_at`,`last_error` FROM %s FORCE INDEX (%s) WHERE `status`='%s'",
 		t->name, t->claim_index, stages[stage].status);
 	if (stages[stage].delayed)
 		buf_adds(b, " AND `next_retry_at` IS NOT NULL");
 	else
 		buf_adds(b, " AND `next_retry_at` IS NULL");
-	if (stage >= SQL_BARRED_DEAD)
+	if (stage == SQL_BARRED_DEAD)
 		buf_adds(b, " AND (`last_error` IS NULL OR `last_error` NOT LIKE 'SKIPPED%')");
 	if (cursor->started) {
 		buf_adds(b, " AND (");
@@ -157,4 +193,13 @@ void sql_barred(struct buf *b, const struct outbox_table *t, const struct barred
 		buf_adds(b, stages[stage].delayed ? "))))" : "))");
 	}
 	buf_addf(b, " ORDER BY `next_retry_at`,`created_at`,`id` LIMIT %u", limit);
+}
+
+void sql_last_sent(struct buf *b, const struct outbox_table *t)
+{
+	buf_addf(b,
+		"SELECT `id`,`created_at` FROM %s FORCE INDEX (%s) WHERE `status`='SENT' AND "
+		"`next_retry_at` IS NULL AND `created_at`<=NOW(6) ORDER BY `created_at` "
+		"DESC,`id` DESC LIMIT 1",
+		t->name, t->claim_index);
 }

@@ -14,26 +14,33 @@ void sql_add_time(struct buf *b, int64_t us);
 void sql_add_aggregate(
 	struct buf *b, const struct outbox_table *t, struct slice type, struct slice id);
 
-/* Where a value stands in a row of sql_before(). */
-enum before_value {
-	BEFORE_ID,
-	BEFORE_CREATED,
-	BEFORE_EVENT_ID,
-	BEFORE_STATUS,
-	BEFORE_SKIPPED,
-	BEFORE_OWNED,
-	BEFORE_RETRY_IN,
-	BEFORE_LEASE_LEFT,
-	BEFORE_WAITING, /* behind a head: delayed, and last_error says so */
+/* Where a value stands in a row of sql_before() and sql_behind(). */
+enum walk_value {
+	WALK_ID,
+	WALK_CREATED,
+	WALK_EVENT_ID,
+	WALK_STATUS,
+	WALK_SKIPPED,
+	WALK_OWNED,
+	WALK_DELAYED,
+	WALK_RETRY_IN,
+	WALK_LEASE_LEFT,
+	WALK_BEHIND, /* the event_id it waits for; NULL unless it waits */
+	WALK_VALUES,
 };
 
-/* The rows of an aggregate just before a place in its order, the nearest first. */
+/* The rows of an aggregate just before, or just behind, a place in its order, the nearest first. */
 void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,
 	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
 	unsigned limit);
-/* The last rows of an aggregate, the last first. */
-void sql_last(struct buf *b, const struct outbox_table *t, const char *owner,
-	struct slice aggregate_type, struct slice aggregate_id, unsigned limit);
+void sql_behind(struct buf *b, const struct outbox_table *t, const char *owner,
+	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
+	unsigned limit);
+
+/* Whether one of the next rows behind that place has been sent: 1 or NULL. A step, not a search:
+ * where more than `limit` rows stand unsent behind it, it says no. */
+void sql_overtaken(struct buf *b, const struct outbox_table *t, struct slice aggregate_type,
+	struct slice aggregate_id, int64_t created_us, uint64_t id, unsigned limit);
 
 /* Waiting rows become claimable at once; at most SQL_IDS_MAX. */
 void sql_release_waiting(
@@ -42,10 +49,17 @@ void sql_release_waiting(
 /* Stages of reading all rows that may bar their aggregate, each a range of the claim index. */
 #define SQL_BARRED_STAGES 6
 /* One page of a stage, after the cursor's place: id, created_at, event_id, aggregate_type,
- * aggregate_id, next_retry_at. `stage` below SQL_BARRED_STAGES; the last ones are the DEAD rows,
- * from SQL_BARRED_DEAD on. */
-#define SQL_BARRED_DEAD 5
+ * aggregate_id, next_retry_at, last_error. `stage` below SQL_BARRED_STAGES; SQL_BARRED_DEAD reads
+ * the DEAD rows. */
+#define SQL_BARRED_DEAD 4
 void sql_barred(struct buf *b, const struct outbox_table *t, const struct barred_cursor *cursor,
 	unsigned limit);
+
+/* What the rows of a stage are, those apart that wait. */
+enum order_head sql_barred_head(unsigned stage);
+
+/* id and created_at of the last row, in the order of all, that has been sent; those dated in the
+ * future apart. */
+void sql_last_sent(struct buf *b, const struct outbox_table *t);
 
 #endif

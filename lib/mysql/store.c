@@ -257,6 +257,7 @@ static const struct store_ops ops = {
 	.predecessors = mysql_store_predecessors,
 	.release_waiting = mysql_store_release_waiting,
 	.barred = mysql_store_barred,
+	.last_sent = mysql_store_last_sent,
 	.free = store_free,
 };
 

@@ -86,9 +86,11 @@ int mysql_store_renew(struct store *s, const uint64_t *ids, bool *lost, size_t c
 	int64_t lease_us, struct err *e);
 int mysql_store_predecessors(
 	struct store *s, struct order_probe *list, size_t count, bool pass_dead, struct err *e);
-int mysql_store_release_waiting(struct store *s, struct slice aggregate_type,
-	struct slice aggregate_id, unsigned limit, unsigned *released, struct err *e);
+int mysql_store_release_waiting(
+	struct store *s, struct order_walk *w, bool pass_dead, struct err *e);
 int mysql_store_barred(struct store *s, bool pass_dead, struct barred_cursor *cursor, bool *more,
-	void (*row)(void *arg, const struct row *key), void *arg, struct err *e);
+	void (*row)(void *arg, const struct row *key, enum order_head what), void *arg,
+	struct err *e);
+int mysql_store_last_sent(struct store *s, int64_t *created_us, uint64_t *id, struct err *e);
 
 #endif

@@ -4,12 +4,13 @@
 #include "mysql/statements_order.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
+#include "mysql/walk.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Rows looked at in one go, going back from an event: mostly the first one decides. */
+/* Rows looked at in one go, from an event on: mostly the first one decides. */
 #define STEP 8
 #define PAGE 1000
 #define PROBES_MAX 100
@@ -34,15 +35,20 @@ struct walk {
 };
 
 struct probing {
+	struct mysql_store *store;
 	struct order_probe *list;
 	struct walk *walks;
 	size_t of_statement[PROBES_MAX];
 	bool pass_dead;
 };
 
-static int64_t not_negative(int64_t us)
+static void keep(char *out, size_t size, struct slice v)
 {
-	return us > 0 ? us : 0;
+	size_t n = v.ptr != NULL ? utf8_prefix(v, size - 1) : 0;
+
+	if (n > 0)
+		memcpy(out, v.ptr, n);
+	out[n] = '\0';
 }
 
 /* Going back, the first row that is SENT ends the search: what is before it has been passed. */
@@ -52,46 +58,39 @@ static int row_before(
 	struct probing *p = arg;
 	struct order_probe *probe = &p->list[p->of_statement[statement]];
 	struct walk *w = &p->walks[p->of_statement[statement]];
-	uint64_t id;
+	struct walk_step at;
 
 	(void)count, (void)e;
-	if (w->decided || !value_id(v[BEFORE_ID], &id))
+	if (w->decided || !walk_read(v, p->pass_dead, &at))
 		return 0;
 	w->seen++;
-	w->id = id;
-	w->created_us = value_time_us(v[BEFORE_CREATED]);
-	if (value_is(v[BEFORE_STATUS], "SENT")) {
-		w->decided = true;
+	w->id = at.id;
+	w->created_us = at.created_us;
+	w->decided = at.sent || at.bars;
+	if (!at.bars)
 		return 0;
-	}
-	if (value_is(v[BEFORE_STATUS], "DEAD")) {
-		if (p->pass_dead || value_true(v[BEFORE_SKIPPED]))
-			return 0;
-		probe->head_dead = true;
-		probe->head_due_us = TIME_NEVER;
-	} else if (value_is(v[BEFORE_STATUS], "PROCESSING")) {
-		probe->head_owned = value_true(v[BEFORE_OWNED]);
-		probe->head_due_us = not_negative(value_int(v[BEFORE_LEASE_LEFT], 0));
-	} else if (value_is(v[BEFORE_STATUS], "PENDING") || value_is(v[BEFORE_STATUS], "RETRY")) {
-		probe->head_due_us = not_negative(value_int(v[BEFORE_RETRY_IN], 0));
-	} else {
-		return 0; /* a state of somebody else's */
-	}
-	probe->head_id = id;
-	snprintf(probe->head_event_id, sizeof(probe->head_event_id), "%.*s",
-		(int)utf8_prefix(
-			(struct slice){
-				v[BEFORE_EVENT_ID].ptr != NULL ? v[BEFORE_EVENT_ID].ptr : "",
-				v[BEFORE_EVENT_ID].len },
-			sizeof(probe->head_event_id) - 1),
-		v[BEFORE_EVENT_ID].ptr != NULL ? v[BEFORE_EVENT_ID].ptr : "");
-	w->decided = true;
+	probe->head_id = at.id;
+	probe->head_created_us = at.created_us;
+	probe->head = at.head;
+	probe->head_due_us = at.due_us;
+	keep(probe->head_event_id, sizeof(probe->head_event_id),
+		at.head == HEAD_WAITING ? at.behind : v[WALK_EVENT_ID]);
 	return 0;
 }
 
-static int step_back(
-	struct mysql_store *s, struct probing *p, const size_t *open, size_t count, struct err *e)
+static int row_overtaken(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
+	struct probing *p = arg;
+
+	(void)count, (void)e;
+	p->list[p->of_statement[statement]].overtaken = value_true(v[0]);
+	return 0;
+}
+
+static int step_back(struct probing *p, const size_t *open, size_t count, struct err *e)
+{
+	struct mysql_store *s = p->store;
 	struct reply r = { .row = row_before, .arg = p };
 
 	for (size_t i = 0; i < count; i++) {
@@ -113,12 +112,47 @@ static int step_back(
 	return 0;
 }
 
+static int step_forward(struct probing *p, size_t from, size_t count, struct err *e)
+{
+	struct mysql_store *s = p->store;
+	struct reply r = { .row = row_overtaken, .arg = p };
+
+	for (size_t i = 0; i < count; i++) {
+		const struct order_probe *probe = &p->list[from + i];
+
+		if (i > 0)
+			buf_addc(&s->text, ';');
+		p->of_statement[i] = from + i;
+		sql_overtaken(&s->text, &s->table, probe->aggregate_type, probe->aggregate_id,
+			probe->created_us, probe->id, STEP);
+	}
+	return store_run(s, &r, e);
+}
+
+static int find_heads(struct probing *p, size_t count, struct err *e)
+{
+	for (size_t at = 0; at < count;) {
+		size_t open[PROBES_MAX], n = 0;
+
+		for (size_t i = at; i < count && n < PROBES_MAX; i++)
+			if (!p->walks[i].decided)
+				open[n++] = i;
+		if (n == 0)
+			break;
+		if (step_back(p, open, n, e) < 0)
+			return -1;
+		while (at < count && p->walks[at].decided)
+			at++;
+	}
+	return 0;
+}
+
 int mysql_store_predecessors(
 	struct store *base, struct order_probe *list, size_t count, bool pass_dead, struct err *e)
 {
 	struct mysql_store *s = store_of(base);
-	struct probing p = { .list = list, .pass_dead = pass_dead };
-	int rc = 0;
+	struct probing p = { .store = s, .list = list, .pass_dead = pass_dead };
+	int rc;
 
 	if (count == 0)
 		return 0;
@@ -133,55 +167,54 @@ int mysql_store_predecessors(
 		p.walks[i] = (struct walk){ .created_us = list[i].created_us, .id = list[i].id };
 		list[i].head_id = 0;
 		list[i].head_event_id[0] = '\0';
-		list[i].head_dead = list[i].head_owned = false;
+		list[i].head = HEAD_READY;
 		list[i].head_due_us = 0;
+		list[i].overtaken = false;
 	}
-	for (size_t at = 0; at < count && rc == 0;) {
-		size_t open[PROBES_MAX], n = 0;
-
-		for (size_t i = at; i < count && n < PROBES_MAX; i++)
-			if (!p.walks[i].decided)
-				open[n++] = i;
-		if (n == 0)
-			break;
-		rc = step_back(s, &p, open, n, e);
-		while (at < count && p.walks[at].decided)
-			at++;
-	}
+	rc = find_heads(&p, count, e);
+	for (size_t i = 0; i < count && rc == 0; i += PROBES_MAX)
+		rc = step_forward(&p, i, count - i < PROBES_MAX ? count - i : PROBES_MAX, e);
 	free(p.walks);
 	return rc < 0 ? store_failed(s, e, "predecessors") : 0;
 }
 
 /* --- waiting rows --------------------------------------------------------------------------- */
 
-/* Waiting rows are the last of their aggregate. Going back page by page, the ids are kept in a
- * ring: what counts in the end are the oldest ones. */
-struct waiting {
+struct releasing {
 	struct mysql_store *store;
-	unsigned limit;
-	uint64_t found; /* so many so far; the last `limit` of them are in store->ids */
-	int64_t created_us;
-	uint64_t id;
+	struct order_walk walk; /* as far as it has come */
+	bool pass_dead;
+	size_t count;     /* waiting rows met, in store->ids */
+	unsigned pending; /* of those */
 	unsigned seen;
-	bool ended; /* a row that is SENT: nothing waits before it */
+	bool full;
 };
 
-static int row_waiting(
+static int row_behind(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
-	struct waiting *w = arg;
-	uint64_t id;
+	struct releasing *w = arg;
+	struct walk_step at;
 
 	(void)statement, (void)count, (void)e;
-	if (w->ended || !value_id(v[BEFORE_ID], &id))
+	if (w->walk.barred || w->full || !walk_read(v, w->pass_dead, &at))
 		return 0;
+	if (at.bars && at.head == HEAD_WAITING) {
+		if (w->count == w->walk.limit) {
+			w->full = true;
+			return 0;
+		}
+		w->store->ids[w->count++] = at.id;
+		w->pending += value_is(v[WALK_STATUS], "PENDING");
+	} else if (at.bars && at.head != HEAD_READY && at.head != HEAD_OWNED) {
+		w->walk.barred = true;
+		w->walk.by = at.head;
+		w->walk.due_us = at.due_us;
+		return 0;
+	}
 	w->seen++;
-	w->id = id;
-	w->created_us = value_time_us(v[BEFORE_CREATED]);
-	if (value_is(v[BEFORE_STATUS], "SENT"))
-		w->ended = true;
-	else if (value_true(v[BEFORE_WAITING]) && !value_is(v[BEFORE_STATUS], "DEAD"))
-		w->store->ids[w->found++ % w->limit] = id;
+	w->walk.id = at.id;
+	w->walk.created_us = at.created_us;
 	return 0;
 }
 
@@ -192,61 +225,35 @@ static int by_id(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-static int find_waiting(struct waiting *w, struct slice type, struct slice id, struct err *e)
-{
-	struct mysql_store *s = w->store;
-	struct reply r = { .row = row_waiting, .arg = w };
-	bool first = true;
-
-	do {
-		w->seen = 0;
-		if (first)
-			sql_last(&s->text, &s->table, s->owner_sql, type, id, STEP);
-		else
-			sql_before(&s->text, &s->table, s->owner_sql, type, id, w->created_us,
-				w->id, PAGE);
-		if (store_run(s, &r, e) < 0)
-			return -1;
-		if (w->seen < (first ? STEP : PAGE))
-			w->ended = true;
-		first = false;
-	} while (!w->ended);
-	return 0;
-}
-
-int mysql_store_release_waiting(struct store *base, struct slice aggregate_type,
-	struct slice aggregate_id, unsigned limit, unsigned *released, struct err *e)
+int mysql_store_release_waiting(
+	struct store *base, struct order_walk *walk, bool pass_dead, struct err *e)
 {
 	struct mysql_store *s = store_of(base);
-	struct waiting w = { .store = s, .limit = limit };
-	struct reply r = { 0 };
-	size_t count;
+	struct releasing w = { .store = s, .walk = *walk, .pass_dead = pass_dead };
+	struct reply found = { .row = row_behind, .arg = &w }, r = { 0 };
 
-	*released = 0;
-	if (limit == 0)
-		return 0;
-	if (begin(s, e) < 0 || ROOM(s, ids, limit, e) < 0 ||
-		find_waiting(&w, aggregate_type, aggregate_id, e) < 0)
+	if (w.walk.limit > SQL_IDS_MAX)
+		w.walk.limit = SQL_IDS_MAX;
+	w.walk.ended = w.walk.barred = false;
+	if (begin(s, e) < 0 || ROOM(s, ids, w.walk.limit, e) < 0)
 		return store_failed(s, e, "release waiting");
-	count = w.found < limit ? (size_t)w.found : limit;
-	if (count == 0)
-		return 0;
-	qsort(s->ids, count, sizeof(*s->ids), by_id);
-	if (count > SQL_IDS_MAX)
-		buf_adds(&s->text, "START TRANSACTION;");
-	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
-		if (i > 0)
-			buf_addc(&s->text, ';');
-		sql_release_waiting(&s->text, &s->table, s->ids + i,
-			count - i < SQL_IDS_MAX ? count - i : SQL_IDS_MAX);
-	}
-	if (count > SQL_IDS_MAX)
-		buf_adds(&s->text, ";COMMIT");
-	if (store_run(s, &r, e) < 0) {
-		session_rollback(s->session, e);
+	sql_behind(&s->text, &s->table, s->owner_sql, walk->aggregate_type, walk->aggregate_id,
+		walk->created_us, walk->id, PAGE);
+	if (store_run(s, &found, e) < 0)
 		return store_failed(s, e, "release waiting");
+	w.walk.ended = !w.full && !w.walk.barred && w.seen < PAGE;
+	if (w.count > 0) {
+		qsort(s->ids, w.count, sizeof(*s->ids), by_id);
+		sql_release_waiting(&s->text, &s->table, s->ids, w.count);
+		if (store_run(s, &r, e) < 0)
+			return store_failed(s, e, "release waiting");
 	}
-	*released = (unsigned)r.matched;
+	w.walk.released = (unsigned)r.matched;
+	/* what no longer waited was not theirs to release, whichever it was */
+	w.walk.fresh = w.pending + r.matched > w.count
+			       ? w.pending + (unsigned)r.matched - (unsigned)w.count
+			       : 0;
+	*walk = w.walk;
 	return 0;
 }
 
@@ -254,27 +261,23 @@ int mysql_store_release_waiting(struct store *base, struct slice aggregate_type,
 
 struct barring {
 	struct barred_cursor *cursor;
-	void (*row)(void *arg, const struct row *key);
+	void (*row)(void *arg, const struct row *key, enum order_head what);
 	void *arg;
 	unsigned seen;
 };
-
-static void keep(char *out, size_t size, struct slice v)
-{
-	snprintf(out, size, "%.*s", (int)(v.len < size ? v.len : size - 1),
-		v.ptr != NULL ? v.ptr : "");
-}
 
 static int row_barred(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
 	struct barring *b = arg;
 	struct barred_cursor *c = b->cursor;
+	enum order_head what;
 	struct row row = {
 		.created_us = value_time_us(v[1]),
 		.event_id = v[2],
 		.aggregate_type = v[3],
 		.aggregate_id = v[4],
+		.last_error = v[6],
 	};
 
 	(void)statement, (void)count;
@@ -285,24 +288,32 @@ static int row_barred(
 	c->id = row.id;
 	keep(c->created_at, sizeof(c->created_at), v[1]);
 	keep(c->next_retry_at, sizeof(c->next_retry_at), v[5]);
-	b->row(b->arg, &row);
+	what = sql_barred_head(c->stage);
+	if ((what == HEAD_RETRY || what == HEAD_DELAYED) && c->next_retry_at[0] != '\0' &&
+		slice_starts(row.last_error, "WAITING: behind "))
+		what = HEAD_WAITING;
+	b->row(b->arg, &row, what);
 	return 0;
 }
 
 int mysql_store_barred(struct store *base, bool pass_dead, struct barred_cursor *cursor, bool *more,
-	void (*row)(void *arg, const struct row *key), void *arg, struct err *e)
+	void (*row)(void *arg, const struct row *key, enum order_head what), void *arg,
+	struct err *e)
 {
 	struct mysql_store *s = store_of(base);
-	unsigned stages = pass_dead ? SQL_BARRED_DEAD : SQL_BARRED_STAGES;
 	struct barring b = { .cursor = cursor, .row = row, .arg = arg };
 	struct reply r = { .row = row_barred, .arg = &b };
 
 	*more = false;
 	session_begin(s->session);
 	/* stages with little in them share a call */
-	while (cursor->stage < stages && b.seen < PAGE) {
+	while (cursor->stage < SQL_BARRED_STAGES && b.seen < PAGE) {
 		unsigned before = b.seen, limit = PAGE - b.seen;
 
+		if (pass_dead && cursor->stage == SQL_BARRED_DEAD) {
+			cursor->stage++;
+			continue;
+		}
 		buf_reset(&s->text);
 		sql_barred(&s->text, &s->table, cursor, limit);
 		if (store_run(s, &r, e) < 0)
@@ -310,6 +321,33 @@ int mysql_store_barred(struct store *base, bool pass_dead, struct barred_cursor 
 		if (b.seen - before < limit)
 			*cursor = (struct barred_cursor){ .stage = cursor->stage + 1 };
 	}
-	*more = cursor->stage < stages;
+	*more = cursor->stage < SQL_BARRED_STAGES;
+	return 0;
+}
+
+static int row_sent(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct key *k = arg;
+
+	(void)statement, (void)count, (void)e;
+	if (value_id(v[0], &k->id))
+		k->created_us = value_time_us(v[1]);
+	return 0;
+}
+
+int mysql_store_last_sent(struct store *base, int64_t *created_us, uint64_t *id, struct err *e)
+{
+	struct mysql_store *s = store_of(base);
+	struct key last = { 0 };
+	struct reply r = { .row = row_sent, .arg = &last };
+
+	session_begin(s->session);
+	buf_reset(&s->text);
+	sql_last_sent(&s->text, &s->table);
+	if (store_run(s, &r, e) < 0)
+		return store_failed(s, e, "last sent");
+	*created_us = last.created_us;
+	*id = last.id;
 	return 0;
 }

@@ -146,11 +146,38 @@ static void to_ready(struct relay *r, struct event *ev)
 	r->ready_count++;
 }
 
+/* Later ones of its aggregate are out, or have been confirmed. */
+static bool is_overtaken(const struct lane *lane, const struct event *ev)
+{
+	const struct event *head = lane->head;
+
+	if (lane->passed_id != 0 &&
+		(ev->created_us < lane->passed_us ||
+			(ev->created_us == lane->passed_us && ev->id < lane->passed_id)))
+		return true;
+	return head != NULL && head->state != EVENT_CLAIMED && event_before(ev, head);
+}
+
+/* It would be the last of more than its aggregate can have while others want to come in: of a
+ * quarter of the window; of twice the share where so few aggregates are in it that their confirms,
+ * one at a time each, are what it waits for. */
+static bool is_too_much(const struct relay *r, const struct lane *lane, const struct event *ev)
+{
+	const struct event *last = list_last(&lane->queue, struct event, link);
+	unsigned most = r->pool.max / 4;
+
+	if (r->order.lane_count < LANES_ENOUGH && most > 2 * lane_share(r))
+		most = 2 * lane_share(r);
+	return lane->events > most && last != NULL && event_before(last, ev);
+}
+
 /* The event's turn comes as soon as its lane is free; at once where there are no lanes. */
 void claim_admit(struct relay *r, struct event *ev)
 {
 	struct lane *lane = ev->lane;
 
+	if (lane != NULL)
+		ev->hazard |= is_overtaken(lane, ev);
 	if (lane == NULL || lane->head == NULL) {
 		if (lane != NULL)
 			lane->head = ev;
@@ -164,6 +191,12 @@ void claim_admit(struct relay *r, struct event *ev)
 		publish_queued_alone(r, later, false);
 		lane->head = ev;
 		lane_queue(lane, later);
+	} else if (is_too_much(r, lane, ev)) {
+		char text[WAITING_SIZE];
+		struct slice id = event_part(lane->head, PART_EVENT_ID);
+
+		snprintf(text, sizeof(text), WAITING_BEHIND "%.*s", (int)id.len, id.ptr);
+		verdict_held(r, ev, HOLD_MAX_US, text);
 	} else {
 		lane_queue(lane, ev);
 	}
@@ -178,46 +211,83 @@ static int by_order(const void *a, const void *b)
 	return event_before(*x, *y) ? -1 : 1;
 }
 
-/* The head goes first, and what waits is released as soon as it has; coming back at the very moment
- * the head falls due would only mean to be held again. */
-static int64_t hold_delay(const struct relay *r, const struct order_probe *probe)
+/* Somebody else has locked a row of it just now; too many to remember: that may be so. */
+static bool was_skipped(const struct relay *r, const struct lane *lane)
 {
-	int64_t delay_us = r->source->poll_interval_us + HOLD_MIN_US;
+	for (unsigned i = 0; i < r->skipped_count && i < ARRAY_LEN(r->skipped); i++)
+		if (r->skipped[i] == lane->hash)
+			return true;
+	return r->skipped_count > ARRAY_LEN(r->skipped);
+}
 
-	if (probe->head_dead || probe->head_due_us > HOLD_MAX_US - delay_us)
+static int64_t hold_delay(
+	const struct relay *r, const struct lane *lane, const struct order_probe *probe)
+{
+	const int64_t pad_us = r->source->poll_interval_us + HOLD_MIN_US;
+	int64_t delay_us = probe->head_due_us;
+
+	switch (probe->head) {
+	case HEAD_DEAD:
 		return HOLD_MAX_US;
-	return delay_us + probe->head_due_us;
+	case HEAD_RETRY:
+		return hold_behind_retry(r, delay_us);
+	case HEAD_READY: /* committed since: it comes with the next claim */
+		delay_us = was_skipped(r, lane) ? pad_us : HOLD_MIN_US;
+		break;
+	case HEAD_WAITING: /* comes back along with that one */
+		if (delay_us < pad_us)
+			delay_us = pad_us;
+		break;
+	default:
+		delay_us = delay_us < HOLD_MAX_US ? delay_us + pad_us : HOLD_MAX_US;
+		break;
+	}
+	return delay_us < HOLD_MAX_US ? delay_us : HOLD_MAX_US;
 }
 
 /* The table has said what stands before the row. */
 static void admit_probed(struct relay *r, struct event *ev, const struct order_probe *probe)
 {
 	struct lane *lane = ev->lane;
-	char text[128];
+	char text[WAITING_SIZE];
 
+	ev->hazard |= probe->overtaken;
 	if (probe->head_id == 0) {
 		claim_admit(r, ev);
-	} else if (probe->head_owned &&
+	} else if (probe->head == HEAD_OWNED &&
 		   (lane_member(lane, probe->head_id) != NULL || is_confirmed(r, probe->head_id))) {
 		claim_admit(r, ev);
+	} else if (lane->held != NULL && lane->held->id == probe->head_id) {
+		verdict_held_too(r, ev);
 	} else {
-		snprintf(text, sizeof(text), "WAITING: behind %s", probe->head_event_id);
-		verdict_held(r, ev, hold_delay(r, probe), text);
+		if (lane_drains(lane) && probe->head == HEAD_WAITING)
+			lane_drain_from(lane, probe->head_created_us, probe->head_id);
+		else if (lane_drains(lane) && probe->head != HEAD_OWNED)
+			lane_drained(&r->order, lane); /* it passed what bars the way */
+		snprintf(text, sizeof(text), WAITING_BEHIND "%s", probe->head_event_id);
+		verdict_held(r, ev, hold_delay(r, lane, probe), text);
 	}
+}
+
+/* What was sent may have been later than this one. */
+static bool is_late(const struct relay *r, const struct event *ev)
+{
+	return ev->created_us < r->high_us || (ev->created_us == r->high_us && ev->id < r->high_id);
 }
 
 /* Once the table is asked about one row of a lane, it is asked about all that come behind it: the
  * answer may send that one back. */
 static bool must_ask(const struct relay *r, const struct event *ev)
 {
-	if (ev->origin != ROW_FRESH || ev->lane->asked_in == r->claims ||
-		barred_rows(&r->order, ev->lane->hash) > 0 ||
-		r->skipped_count > ARRAY_LEN(r->skipped))
-		return true;
-	for (unsigned i = 0; i < r->skipped_count; i++)
-		if (r->skipped[i] == ev->lane->hash)
-			return true;
-	return false;
+	return ev->origin != ROW_FRESH || ev->lane->asked_in == r->claims ||
+	       barred_rows(&r->order, ev->lane->hash) > 0 || was_skipped(r, ev->lane) ||
+	       is_late(r, ev);
+}
+
+/* An event of its lane has just been found to wait: then so must those that follow. */
+static bool waits_too(const struct event *ev)
+{
+	return ev->lane->held != NULL && event_before(ev->lane->held, ev);
 }
 
 /* Only a death while alone is the row's own doing. */
@@ -233,17 +303,78 @@ static bool charge_death(struct relay *r, struct event *ev)
 	return true;
 }
 
+/* Asks the table about `count` of r->events, and admits them. 0, or -1: none was. */
+static int ask(struct relay *r, unsigned count)
+{
+	struct err e = { 0 };
+
+	if (count == 0)
+		return 0;
+	for (unsigned i = 0; i < count; i++) {
+		const struct event *ev = r->events[i];
+
+		r->probes[i] = (struct order_probe){
+			.id = ev->id,
+			.created_us = ev->created_us,
+			.aggregate_type = event_part(ev, PART_AGGREGATE_TYPE),
+			.aggregate_id = event_part(ev, PART_AGGREGATE_ID),
+		};
+	}
+	if (r->store->ops->predecessors(
+		    r->store, r->probes, count, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
+		relay_clock(r);
+		relay_db_failed(r, "predecessors", &e);
+		return -1;
+	}
+	relay_clock(r);
+	for (unsigned i = 0; i < count; i++)
+		admit_probed(r, r->events[i], &r->probes[i]);
+	return 0;
+}
+
+/* First about the first of each aggregate: where that one has to wait, the others need not be asked
+ * about. The others are kept in r->staged meanwhile. */
+static void ask_in_turns(struct relay *r, unsigned count)
+{
+	unsigned first = 0, rest = 0;
+	int rc;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct event *ev = r->events[i];
+
+		if (ev->lane->asked == ev)
+			r->events[first++] = ev;
+		else
+			list_push_back(&r->staged, &ev->link);
+	}
+	rc = ask(r, first);
+	for (unsigned i = 0; rc < 0 && i < first; i++)
+		verdict_released(r, r->events[i]);
+	list_each_safe (pos, tmp, &r->staged) {
+		struct event *ev = container_of(pos, struct event, link);
+
+		list_del(&ev->link);
+		if (rc < 0)
+			verdict_released(r, ev);
+		else if (waits_too(ev))
+			verdict_held_too(r, ev);
+		else
+			r->events[rest++] = ev;
+	}
+	if (rc == 0 && ask(r, rest) < 0)
+		for (unsigned i = 0; i < rest; i++)
+			verdict_released(r, r->events[i]);
+}
+
 static void admit_ordered(struct relay *r, unsigned count)
 {
 	unsigned asked = 0;
-	struct err e = { 0 };
 
 	qsort((void *)r->events, count, sizeof(struct event *), by_order);
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
 		uint64_t hash = order_hash(&r->order, event_part(ev, PART_AGGREGATE_TYPE),
 			event_part(ev, PART_AGGREGATE_ID));
-
 		struct lane *lane = lane_get(&r->order, hash);
 
 		if (lane == NULL) {
@@ -255,32 +386,19 @@ static void admit_ordered(struct relay *r, unsigned count)
 			claim_admit(r, ev);
 			continue;
 		}
+		if (lane->asked_in != r->claims)
+			lane->asked = ev;
 		lane->asked_in = r->claims;
 		if (ev->origin != ROW_FRESH)
 			barred_sub(&r->order, hash, 1); /* in the window now */
 		if (charge_death(r, ev))
 			continue;
-		r->probes[asked] = (struct order_probe){
-			.id = ev->id,
-			.created_us = ev->created_us,
-			.aggregate_type = event_part(ev, PART_AGGREGATE_TYPE),
-			.aggregate_id = event_part(ev, PART_AGGREGATE_ID),
-		};
-		r->events[asked++] = ev;
+		if (waits_too(ev))
+			verdict_held_too(r, ev);
+		else
+			r->events[asked++] = ev;
 	}
-	if (asked == 0)
-		return;
-	if (r->store->ops->predecessors(
-		    r->store, r->probes, asked, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
-		relay_clock(r);
-		relay_db_failed(r, "predecessors", &e);
-		for (unsigned i = 0; i < asked; i++)
-			verdict_released(r, r->events[i]);
-		return;
-	}
-	relay_clock(r);
-	for (unsigned i = 0; i < asked; i++)
-		admit_probed(r, r->events[i], &r->probes[i]);
+	ask_in_turns(r, asked);
 }
 
 static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
@@ -411,15 +529,34 @@ static void claim(struct relay *r, const struct store_look *look)
 			F_US("took", r->now_us - start_us));
 }
 
-static void on_barred(void *arg, const struct row *key)
+/* What rows wait for may have gone while nobody led, or be written as gone by its owner, who tells
+ * nobody: aggregates without a head are walked along from the first row known. Without memory an
+ * entry is missing, and a row might pass its head: count on the next one being refused too, and do
+ * not lead.
+ */
+static void on_barred(void *arg, const struct row *key, enum order_head what)
 {
 	struct relay *r = arg;
+	uint64_t hash = order_hash(&r->order, key->aggregate_type, key->aggregate_id);
+	struct lane *lane;
 
-	/* Without memory the entry is missing, and a row might pass its head: count on the next one
-	 * being refused too, and do not lead. */
-	if (barred_add(&r->order, order_hash(&r->order, key->aggregate_type, key->aggregate_id)) <
-		0)
+	if (barred_load(&r->order, hash, what != HEAD_PROCESSING && what != HEAD_WAITING) < 0) {
 		r->leads = false;
+		return;
+	}
+	if (!barred_headless(&r->order, hash)) {
+		lane = lane_find(&r->order, hash);
+		if (lane != NULL && lane_drains(lane))
+			lane_drained(&r->order, lane); /* it begins once the head has gone */
+		return;
+	}
+	lane = lane_get(&r->order, hash);
+	if (lane == NULL || lane_drain(&r->order, lane, key->aggregate_type, key->aggregate_id,
+				    key->created_us, key->id) < 0) {
+		r->leads = false;
+		return;
+	}
+	lane_drain_from(lane, key->created_us, key->id);
 }
 
 /* Newly leading: one page of what stands unsent where the FRESH scan will not see it. */
@@ -428,8 +565,10 @@ static void load_barred(struct relay *r)
 	struct err e = { 0 };
 	bool more = false;
 
-	if (r->store->ops->barred(r->store, r->source->on_dead == ON_DEAD_PASS, &r->cursor, &more,
-		    on_barred, r, &e) < 0) {
+	if ((!r->cursor.started && r->cursor.stage == 0 &&
+		    r->store->ops->last_sent(r->store, &r->high_us, &r->high_id, &e) < 0) ||
+		r->store->ops->barred(r->store, r->source->on_dead == ON_DEAD_PASS, &r->cursor,
+			&more, on_barred, r, &e) < 0) {
 		relay_clock(r);
 		relay_db_failed(r, "barred aggregates", &e);
 		return;

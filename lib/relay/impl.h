@@ -31,6 +31,20 @@
 /* Bounds of how far ahead rows behind a head are moved out of the scan's way. */
 #define HOLD_MIN_US (100 * US_PER_MS)
 #define HOLD_MAX_US (300 * US_PER_SEC)
+/* Rows behind one that goes again soon stay away for at least so long: they are released when it
+ * has gone, and coming back each time it fails costs two writes a row. */
+#define HOLD_RETRY_US (10 * US_PER_SEC)
+
+/* What last_error of a row that waits begins with; the event_id of the head follows. */
+#define WAITING_BEHIND "WAITING: behind "
+#define WAITING_SIZE 320
+
+/* An aggregate's share of the window is never less than so many rows, or an eighth. */
+#define LANE_LEAST 32
+/* So many aggregates in the window keep a broker busy. */
+#define LANES_ENOUGH 32
+/* So many aggregates whose rows are being released are looked at in a turn. */
+#define DRAIN_LOOKS 64
 
 /* Taken over so often in a row, a row is claimed alone. */
 #define SUSPECT_TAKEOVERS 2
@@ -68,6 +82,11 @@ struct relay {
 	unsigned skipped_count;
 	uint64_t claims; /* made so far */
 	bool loading;    /* newly leading: reading what is barred, claims wait */
+	bool claim_next; /* claims and the release of waiting rows take turns */
+	/* The latest row, in the order of all, that may have been sent: what is claimed from before
+	 * that place may have been overtaken. */
+	int64_t high_us;
+	uint64_t high_id;
 	/* Rows whose relays died twice in a row are claimed alone, each with an empty window. */
 	bool suspects; /* such a row was seen in that class: it is claimed next */
 	enum row_class suspect_class;
@@ -153,6 +172,10 @@ void verdict_dead(struct relay *r, struct event *ev, enum failure f, const char 
 void verdict_released(struct relay *r, struct event *ev);
 void verdict_held(struct relay *r, struct event *ev, int64_t delay_us, const char *text);
 void verdict_lost(struct relay *r, struct event *ev);
+/* Behind an event of its aggregate that waits already, and is written as waiting soon. */
+void verdict_held_too(struct relay *r, struct event *ev);
+int64_t hold_behind_retry(const struct relay *r, int64_t delay_us);
+unsigned lane_share(const struct relay *r);
 /* Hands back every event that was claimed and never sent. */
 void release_unsent(struct relay *r);
 

@@ -93,7 +93,7 @@ static void lane_put(struct order *o, struct lane *lane)
 {
 	struct lane **at = &o->buckets[lane->hash & o->bucket_mask];
 
-	if (lane->events > 0 || !list_empty(&lane->drain))
+	if (lane->events > 0 || lane_drains(lane))
 		return;
 	while (*at != lane)
 		at = &(*at)->next;
@@ -106,6 +106,8 @@ void lane_attach(struct lane *lane, struct event *ev)
 {
 	ev->lane = lane;
 	lane->events++;
+	if (lane->released > 0)
+		lane->released--;
 }
 
 void lane_detach(struct order *o, struct event *ev)
@@ -130,9 +132,15 @@ static char *copy(struct slice s)
 	return p;
 }
 
-int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id)
+bool lane_drains(const struct lane *lane)
 {
-	if (!list_empty(&lane->drain))
+	return lane->type != NULL;
+}
+
+int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id,
+	int64_t created_us, uint64_t row_id)
+{
+	if (lane_drains(lane))
 		return 0;
 	lane->type = copy(type);
 	lane->id = copy(id);
@@ -144,8 +152,22 @@ int lane_drain(struct order *o, struct lane *lane, struct slice type, struct sli
 	}
 	lane->type_len = type.len;
 	lane->id_len = id.len;
+	lane->walk_us = created_us;
+	lane->walk_id = row_id;
+	lane->walk_after_us = 0;
+	lane->released = 0;
+	lane->waits = false;
+	barred_set_walked(o, lane->hash, true);
 	list_push_back(&o->drain, &lane->drain);
 	return 0;
+}
+
+void lane_drain_from(struct lane *lane, int64_t created_us, uint64_t row_id)
+{
+	if (created_us > lane->walk_us || (created_us == lane->walk_us && row_id > lane->walk_id))
+		return;
+	lane->walk_us = row_id > 0 ? created_us : created_us - 1;
+	lane->walk_id = row_id - 1; /* of 0: the last one of the microsecond before */
 }
 
 void lane_drained(struct order *o, struct lane *lane)
@@ -204,7 +226,7 @@ static int grow(struct order *o)
 	return 0;
 }
 
-int barred_add(struct order *o, uint64_t hash)
+int barred_load(struct order *o, uint64_t hash, bool heads)
 {
 	struct barred *slot;
 
@@ -215,7 +237,34 @@ int barred_add(struct order *o, uint64_t hash)
 		o->barred_count++;
 	slot->hash = hash;
 	slot->rows++;
+	slot->headed |= heads;
+	slot->walked = false;
 	return 0;
+}
+
+int barred_add(struct order *o, uint64_t hash)
+{
+	return barred_load(o, hash, true);
+}
+
+bool barred_walked(const struct order *o, uint64_t hash)
+{
+	return slot_of(o, hash)->walked;
+}
+
+void barred_set_walked(struct order *o, uint64_t hash, bool walked)
+{
+	struct barred *slot = slot_of(o, hash);
+
+	if (slot->hash != 0)
+		slot->walked = walked;
+}
+
+bool barred_headless(const struct order *o, uint64_t hash)
+{
+	const struct barred *slot = slot_of(o, hash);
+
+	return slot->hash != 0 && !slot->headed;
 }
 
 void barred_sub(struct order *o, uint64_t hash, uint64_t rows)

@@ -17,6 +17,7 @@
 #include "base/slice.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct event;
 
@@ -25,17 +26,29 @@ struct lane {
 	uint64_t hash;
 	struct event *head;
 	struct list queue;
-	unsigned events;   /* whose `lane` this is */
-	uint64_t asked_in; /* the last claim in which the table was asked about one of them */
-	struct list drain; /* in the list of lanes whose waiting rows are to be released */
-	unsigned holding;  /* those of them whose HOLD is decided, not yet written */
-	char *type, *id;   /* the aggregate's name while it drains; owned */
+	unsigned events;     /* whose `lane` this is */
+	uint64_t asked_in;   /* the last claim in which the table was asked about one of them */
+	struct event *asked; /* the first of them in that claim */
+	unsigned holding;    /* those of them whose HOLD is decided, not yet written */
+	struct event *held;  /* the last of those */
+	int64_t passed_us;   /* the latest one confirmed, in the aggregate's order */
+	uint64_t passed_id;  /* 0: none */
+	/* The release of rows that wait in the table, page by page. */
+	struct list drain; /* in order.drain */
+	char *type, *id;   /* the aggregate's name, owned; NULL: there is none to be made */
 	size_t type_len, id_len;
+	int64_t walk_us; /* how far it has come */
+	uint64_t walk_id;
+	int64_t walk_after_us; /* the next page is due then in any case */
+	unsigned released;     /* by the last page, and not claimed yet */
+	bool waits;            /* for another owner's row */
 };
 
 struct barred {
 	uint64_t hash; /* 0: slot free */
-	uint64_t rows;
+	uint64_t rows : 62;
+	uint64_t headed : 1; /* see barred_load() */
+	uint64_t walked : 1; /* see barred_walked() */
 };
 
 struct order {
@@ -61,9 +74,13 @@ struct lane *lane_get(struct order *o, uint64_t hash);
 void lane_attach(struct lane *lane, struct event *ev);
 /* The event leaves its lane; the lane goes if nothing needs it any more. */
 void lane_detach(struct order *o, struct event *ev);
-/* Asks for the release of what waits behind the lane's head; nothing happens if it is asked for
- * already. */
-int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id);
+/* Asks for the release of the rows that wait behind this place; where that goes on already, it goes
+ * on from where it is. 0, or -1 without memory. */
+int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id,
+	int64_t created_us, uint64_t row_id);
+/* The row at this place waits as well: the walk must not have passed it. */
+void lane_drain_from(struct lane *lane, int64_t created_us, uint64_t row_id);
+bool lane_drains(const struct lane *lane);
 void lane_drained(struct order *o, struct lane *lane);
 /* Puts the event in its place among those queued, by (created_at, id). */
 void lane_queue(struct lane *lane, struct event *ev);
@@ -74,6 +91,16 @@ bool event_before(const struct event *a, const struct event *b);
 uint64_t barred_rows(const struct order *o, uint64_t hash);
 /* 0, or -1 without memory. */
 int barred_add(struct order *o, uint64_t hash);
+/* The same, for what is read after the leader's lock was won. `heads`: it is neither being worked
+ * on nor waiting for another row. */
+int barred_load(struct order *o, uint64_t hash, bool heads);
+/* Since rows were barred last, a walk behind what was passed has begun, and met nothing that bars
+ * the rest: no row waits there. Whatever is counted all the same others have changed, or it stands
+ * before what was passed. */
+bool barred_walked(const struct order *o, uint64_t hash);
+void barred_set_walked(struct order *o, uint64_t hash, bool walked);
+/* Of its rows none `heads`: what waits there may wait for nothing. */
+bool barred_headless(const struct order *o, uint64_t hash);
 void barred_sub(struct order *o, uint64_t hash, uint64_t rows);
 void barred_clear(struct order *o);
 

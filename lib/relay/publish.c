@@ -56,6 +56,17 @@ static bool lease_leaves_room(const struct relay *r, const struct event *ev)
 	return ev->lease_end_us - r->now_us > r->source->broker->confirm_timeout_us;
 }
 
+/* One dated in the future would make all that follow look late. */
+static void note_highest(struct relay *r, const struct event *ev)
+{
+	if (ev->created_us > r->now_us + r->db_offset_us)
+		return;
+	if (ev->created_us > r->high_us || (ev->created_us == r->high_us && ev->id > r->high_id)) {
+		r->high_us = ev->created_us;
+		r->high_id = ev->id;
+	}
+}
+
 enum sent { SENT_YES, SENT_NO_ROOM, SENT_NEVER, SENT_BROKEN };
 
 static enum sent send_now(
@@ -85,6 +96,7 @@ static enum sent send_now(
 	ev->channel = (uint8_t)ch;
 	ev->since_us = r->now_us;
 	ev->sent_before = true;
+	note_highest(r, ev);
 	list_push_back(&r->in_flight[ch], &ev->link);
 	r->out_count[ch]++;
 	if (again) {

@@ -188,7 +188,11 @@ static bool db_turn(struct relay *r)
 {
 	if (!r->db_up || !circuit_may_try(&r->db, r->now_us))
 		return false;
-	return renew_turn(r) || settle_turn(r) || drain_turn(r) || claim_turn(r);
+	if (renew_turn(r) || settle_turn(r))
+		return true;
+	/* In turns: what comes back behind one head must not hold up the others. */
+	r->claim_next = !r->claim_next;
+	return r->claim_next ? claim_turn(r) || drain_turn(r) : drain_turn(r) || claim_turn(r);
 }
 
 static int64_t next_turn(const struct relay *r)

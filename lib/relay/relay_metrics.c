@@ -41,6 +41,9 @@ void relay_metrics_init(struct relay_metrics *m, struct metrics *r, const char *
 	m->purged = metrics_counter(r, "purged_events_total",
 		"Events that retention deleted or moved, those deleted as they were sent included.",
 		by_source);
+	m->hazards = metrics_counter(r, "order_hazards_total",
+		"Events sent after later ones of their aggregate: committed late, or put back.",
+		by_source);
 	for (int f = 0; f < FAILURES; f++) {
 		by_class[1].value = failure_name((enum failure)f);
 		m->failed[f] = metrics_counter(
@@ -79,8 +82,8 @@ void relay_metrics_init(struct relay_metrics *m, struct metrics *r, const char *
 void relay_metrics_fini(struct relay_metrics *m)
 {
 	struct metric *single[] = { m->published, m->retried, m->redelivered, m->lease_lost,
-		m->recovered, m->purged, m->in_flight, m->leader, m->source_up, m->last_poll,
-		m->claim_seconds, m->confirm_seconds, m->lag_seconds };
+		m->recovered, m->hazards, m->purged, m->in_flight, m->leader, m->source_up,
+		m->last_poll, m->claim_seconds, m->confirm_seconds, m->lag_seconds };
 
 	if (m->registry == NULL)
 		return;

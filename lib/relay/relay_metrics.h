@@ -17,7 +17,8 @@ enum broker_error {
 
 struct relay_metrics {
 	struct metrics *registry;
-	struct metric *published, *retried, *redelivered, *lease_lost, *recovered, *purged;
+	struct metric *published, *retried, *redelivered, *lease_lost, *recovered, *hazards,
+		*purged;
 	struct metric *failed[FAILURES], *dead[FAILURES];
 	struct metric *db_errors[ERR_AGAIN];
 	struct metric *broker_errors[BROKER_ERRORS];

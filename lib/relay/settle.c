@@ -22,14 +22,25 @@ void log_event(struct relay *r, enum log_level level, const char *message, const
 		F_UINT("retry_count", ev->retry_count), F_STR("err", text));
 }
 
+/* What rows behind an event say for themselves: they wait for it, or for what it waits for. */
+static void wait_text(const struct event *ev, char *out, size_t size)
+{
+	struct slice id = event_part(ev, PART_EVENT_ID);
+
+	if (ev->verdict == SETTLE_HOLD && ev->error != NULL &&
+		slice_starts(slice_str(ev->error), WAITING_BEHIND))
+		snprintf(out, size, "%s", ev->error);
+	else
+		snprintf(out, size, WAITING_BEHIND "%.*s", (int)id.len, id.ptr);
+}
+
 /* The queue behind a head that goes back shares its fate; `delay_us` < 0: released, else held. */
 static void send_back_queue(
 	struct relay *r, struct lane *lane, const struct event *head, int64_t delay_us)
 {
-	struct slice id = event_part(head, PART_EVENT_ID);
-	char text[128];
+	char text[WAITING_SIZE];
 
-	snprintf(text, sizeof(text), "WAITING: behind %.*s", (int)id.len, id.ptr);
+	wait_text(head, text, sizeof(text));
 	list_each_safe (pos, tmp, &lane->queue) {
 		struct event *ev = container_of(pos, struct event, link);
 
@@ -38,6 +49,15 @@ static void send_back_queue(
 		else
 			verdict_held(r, ev, delay_us, text);
 	}
+}
+
+/* Aggregates share the window; this much of what waits in the table comes back at a time. */
+unsigned lane_share(const struct relay *r)
+{
+	unsigned least = r->pool.max / 8 < LANE_LEAST ? r->pool.max / 8 + 1 : LANE_LEAST;
+	size_t share = r->pool.max / 4 / (r->order.lane_count + 1);
+
+	return share > least ? (unsigned)share : least;
 }
 
 static void lane_next(struct relay *r, struct lane *lane)
@@ -75,8 +95,19 @@ static void to_settling(
 	r->settling_count++;
 }
 
+static void leave_lane(struct relay *r, struct event *ev)
+{
+	struct lane *lane = ev->lane;
+
+	if (lane == NULL)
+		return;
+	if (lane->held == ev)
+		lane->held = NULL;
+	lane_detach(&r->order, ev);
+}
+
 /* The aggregate has passed this event: the next one may go, and what waits in the table may come
- * back. */
+ * back. The event stays in its lane until that is written. */
 static void lane_passed(struct relay *r, struct event *ev)
 {
 	struct lane *lane = ev->lane;
@@ -84,12 +115,21 @@ static void lane_passed(struct relay *r, struct event *ev)
 	if (lane == NULL)
 		return;
 	/* Without memory they come back when they fall due. */
-	if (barred_rows(&r->order, lane->hash) > 0)
+	if (barred_rows(&r->order, lane->hash) > 0 &&
+		(ev->hazard || !barred_walked(&r->order, lane->hash)))
 		(void)lane_drain(&r->order, lane, event_part(ev, PART_AGGREGATE_TYPE),
-			event_part(ev, PART_AGGREGATE_ID));
+			event_part(ev, PART_AGGREGATE_ID), ev->created_us, ev->id);
+	if (ev->hazard && lane_drains(lane))
+		lane_drain_from(lane, ev->created_us, ev->id); /* others wait behind it */
 	if (lane->head == ev)
 		lane_next(r, lane);
-	lane_detach(&r->order, ev);
+}
+
+static bool passed_before(const struct lane *lane, const struct event *ev)
+{
+	return lane->passed_id != 0 &&
+	       (lane->passed_us != ev->created_us ? lane->passed_us < ev->created_us
+						  : lane->passed_id < ev->id);
 }
 
 void verdict_confirmed(struct relay *r, struct event *ev)
@@ -100,9 +140,25 @@ void verdict_confirmed(struct relay *r, struct event *ev)
 	r->published_total++;
 	metric_add(r->metrics->published, 1);
 	metric_observe(r->metrics->lag_seconds, lag > 0 ? lag : 0);
+	if (ev->hazard) {
+		metric_add(r->metrics->hazards, 1);
+		log_event(r, LOG_LEVEL_WARN, "sent after later events of its aggregate", ev, NULL,
+			"it was committed late, or put back");
+	}
 	if (r->conf.log_events == LOG_EVENTS_ALL)
 		log_event(r, LOG_LEVEL_INFO, "event sent", ev, NULL, NULL);
+	if (ev->lane != NULL && (ev->lane->passed_id == 0 || passed_before(ev->lane, ev))) {
+		ev->lane->passed_us = ev->created_us;
+		ev->lane->passed_id = ev->id;
+	}
 	lane_passed(r, ev);
+}
+
+static void bar(struct relay *r, const struct lane *lane)
+{
+	/* Without memory to keep the order with: lead anew, with a fresh look at the table. */
+	if (barred_add(&r->order, lane->hash) < 0)
+		r->leads = false;
 }
 
 /* The row is about to stand unsent in the table, out of the FRESH scan's sight: it bars its
@@ -113,14 +169,24 @@ static void lane_barred(struct relay *r, struct event *ev, int64_t delay_us)
 
 	if (lane == NULL)
 		return;
-	if (barred_add(&r->order, lane->hash) < 0)
-		r->leads = false; /* no memory to keep the order with: lead anew, with a fresh look
-				     at the table */
+	bar(r, lane);
 	if (lane->head == ev) {
-		if (!list_empty(&lane->drain))
+		if (lane_drains(lane))
 			lane_drained(&r->order, lane);
 		send_back_queue(r, lane, ev, delay_us);
 	}
+}
+
+/* How long rows are held behind one that goes again after `delay_us`. It goes first, and they are
+ * released as soon as it has gone; coming back at the very moment it falls due would only mean to
+ * be held again. */
+int64_t hold_behind_retry(const struct relay *r, int64_t delay_us)
+{
+	const int64_t pad_us = r->source->poll_interval_us + HOLD_MIN_US;
+
+	if (delay_us > HOLD_MAX_US - pad_us)
+		return HOLD_MAX_US;
+	return delay_us + pad_us > HOLD_RETRY_US ? delay_us + pad_us : HOLD_RETRY_US;
 }
 
 void verdict_dead(struct relay *r, struct event *ev, enum failure f, const char *text)
@@ -157,7 +223,7 @@ void verdict_charged(struct relay *r, struct event *ev, enum failure f, const ch
 	metric_add(r->metrics->retried, 1);
 	if (r->conf.log_events != LOG_EVENTS_NONE)
 		log_event(r, LOG_LEVEL_WARN, "event failed", ev, failure_name(f), text);
-	lane_barred(r, ev, ev->delay_us);
+	lane_barred(r, ev, hold_behind_retry(r, ev->delay_us));
 }
 
 void verdict_released(struct relay *r, struct event *ev)
@@ -165,20 +231,37 @@ void verdict_released(struct relay *r, struct event *ev)
 	struct lane *lane = ev->lane;
 
 	to_settling(r, ev, EVENT_RELEASED, SETTLE_RELEASE);
-	if (lane != NULL && ev->origin != ROW_FRESH && barred_add(&r->order, lane->hash) < 0)
-		r->leads = false;
+	if (lane != NULL && ev->origin != ROW_FRESH)
+		bar(r, lane);
 	if (lane != NULL && lane->head == ev)
 		send_back_queue(r, lane, ev, -1);
 }
 
 void verdict_held(struct relay *r, struct event *ev, int64_t delay_us, const char *text)
 {
+	struct lane *lane = ev->lane;
+
 	event_set_error(ev, "%s", text);
 	to_settling(r, ev, EVENT_RELEASED, SETTLE_HOLD);
 	ev->delay_us = delay_us;
-	if (ev->lane != NULL)
-		ev->lane->holding++;
-	lane_barred(r, ev, delay_us);
+	if (lane == NULL)
+		return;
+	bar(r, lane);
+	lane->holding++;
+	lane->held = ev;
+	if (lane_drains(lane))
+		lane_drain_from(lane, ev->created_us, ev->id);
+	if (lane->head == ev)
+		send_back_queue(r, lane, ev, delay_us);
+}
+
+void verdict_held_too(struct relay *r, struct event *ev)
+{
+	const struct event *held = ev->lane->held;
+	char text[WAITING_SIZE];
+
+	wait_text(held, text, sizeof(text));
+	verdict_held(r, ev, held->delay_us, text);
 }
 
 /* Another relay's now. Those behind it wait for whoever has it. */
@@ -188,7 +271,7 @@ void verdict_lost(struct relay *r, struct event *ev)
 	metric_add(r->metrics->lease_lost, 1);
 	log_event(r, LOG_LEVEL_WARN, "lease lost to another relay", ev, NULL, NULL);
 	lane_barred(r, ev, US_PER_SEC);
-	lane_detach(&r->order, ev);
+	leave_lane(r, ev);
 	event_free(&r->pool, ev);
 }
 
@@ -248,7 +331,7 @@ static void settled(struct relay *r, struct event *ev, bool lost)
 		if (lane->head == ev) /* rows that came while the verdict was being written */
 			send_back_queue(
 				r, lane, ev, ev->verdict == SETTLE_RELEASE ? -1 : HOLD_MIN_US);
-		lane_detach(&r->order, ev);
+		leave_lane(r, ev);
 	}
 	event_move(ev, EVENT_SETTLED);
 	event_free(&r->pool, ev);
@@ -387,31 +470,73 @@ bool renew_turn(struct relay *r)
 	return true;
 }
 
+/* Its next page is due once there is room for what it releases, and nothing behind is on its way to
+ * being held; and after a while in any case, lest it wait for rows that somebody took away. */
+static bool page_is_due(const struct relay *r, const struct lane *lane)
+{
+	if (lane->holding > 0)
+		return false;
+	if (r->now_us >= lane->walk_after_us)
+		return true;
+	return !lane->waits && lane->events + lane->released <= lane_share(r) / 2;
+}
+
+/* Those that are not due go to the end, so that a turn looks at a few of many only. */
+static struct lane *lane_to_drain(struct relay *r)
+{
+	struct list *drain = &r->order.drain;
+
+	for (unsigned i = 0; i < DRAIN_LOOKS && !list_empty(drain); i++) {
+		struct lane *lane = list_first(drain, struct lane, drain);
+
+		list_del(&lane->drain);
+		list_push_back(drain, &lane->drain);
+		if (page_is_due(r, lane))
+			return lane;
+	}
+	return NULL;
+}
+
 bool drain_turn(struct relay *r)
 {
+	struct order_walk walk;
 	struct lane *lane;
 	struct err e = { 0 };
-	unsigned released = 0;
 
-	if (!r->ordered || !r->leads || list_empty(&r->order.drain))
+	if (!r->ordered || !r->leads || r->loading || r->stopping)
 		return false;
-	lane = list_first(&r->order.drain, struct lane, drain);
-	if (r->store->ops->release_waiting(r->store, (struct slice){ lane->type, lane->type_len },
-		    (struct slice){ lane->id, lane->id_len }, STATEMENT_IDS, &released, &e) < 0) {
+	lane = lane_to_drain(r);
+	if (lane == NULL)
+		return false;
+	walk = (struct order_walk){
+		.aggregate_type = { lane->type, lane->type_len },
+		.aggregate_id = { lane->id, lane->id_len },
+		.limit = lane_share(r),
+		.created_us = lane->walk_us,
+		.id = lane->walk_id,
+	};
+	if (r->store->ops->release_waiting(
+		    r->store, &walk, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
 		relay_clock(r);
 		relay_db_failed(r, "release of waiting rows", &e);
 		return true;
 	}
 	relay_clock(r);
 	relay_db_worked(r);
-	barred_sub(&r->order, lane->hash, released);
-	if (released > 0)
+	lane->walk_us = walk.created_us;
+	lane->walk_id = walk.id;
+	lane->walk_after_us = r->now_us + US_PER_SEC;
+	lane->released = walk.released;
+	/* another owner's: nobody tells us when it has gone */
+	lane->waits = walk.barred && (walk.by == HEAD_PROCESSING || walk.by == HEAD_OWNED);
+	if (lane->waits && walk.due_us < US_PER_SEC)
+		lane->walk_after_us = r->now_us + HOLD_MIN_US + walk.due_us;
+	barred_sub(&r->order, lane->hash, walk.fresh);
+	if (walk.released > 0)
 		pacer_poke(&r->pacer, r->now_us);
-	if (released == STATEMENT_IDS || lane->holding > 0) {
-		list_del(&lane->drain); /* others have their turn */
-		list_push_back(&r->order.drain, &lane->drain);
-		return released > 0;
-	}
-	lane_drained(&r->order, lane);
+	if (walk.barred && !lane->waits)
+		barred_set_walked(&r->order, lane->hash, false); /* anew, once that one has gone */
+	if (walk.ended || (walk.barred && !lane->waits))
+		lane_drained(&r->order, lane);
 	return true;
 }

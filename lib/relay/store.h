@@ -71,17 +71,45 @@ struct settle {
 	bool lost;            /* out: no row matched owner and state */
 };
 
+enum order_head {
+	HEAD_READY,      /* PENDING or RETRY, and due: but somebody has locked it just now */
+	HEAD_RETRY,      /* charged; it goes again when it is due */
+	HEAD_WAITING,    /* waits itself, behind another one */
+	HEAD_DELAYED,    /* PENDING with next_retry_at, not because it waits */
+	HEAD_PROCESSING, /* another owner's */
+	HEAD_OWNED,      /* PROCESSING under this very owner */
+	HEAD_DEAD,       /* only an operator moves it */
+};
+
 /* The place of a row in its aggregate's order, and what stands before it. */
 struct order_probe {
 	uint64_t id;
 	int64_t created_us;
 	struct slice aggregate_type, aggregate_id;
 	/* out: the nearest earlier row of the aggregate that is neither SENT nor passed by */
-	uint64_t head_id; /* 0: none, the way is free */
-	char head_event_id[65];
-	bool head_dead;      /* only an operator moves it */
-	bool head_owned;     /* PROCESSING under this very owner */
-	int64_t head_due_us; /* until it can be claimed; 0: now */
+	int64_t head_created_us;
+	uint64_t head_id;       /* 0: none, the way is free */
+	char head_event_id[65]; /* its event_id; where it waits itself, that of the row it waits for
+				 */
+	enum order_head head;   /* what it is */
+	int64_t head_due_us;    /* until it can be claimed; 0: now; TIME_NEVER: not by itself */
+	bool overtaken;         /* a later row of the aggregate has been sent */
+};
+
+/* Along the rows of an aggregate, in their order: those that wait become claimable. The walk stops
+ * before a row that bars what comes behind it. */
+struct order_walk {
+	struct slice aggregate_type, aggregate_id;
+	unsigned limit;     /* at most so many are released in a call, and 1,000 looked at */
+	int64_t created_us; /* in: from behind this place; out: the last row seen */
+	uint64_t id;
+	unsigned released; /* out */
+	unsigned fresh;    /* out: those of them that are ROW_FRESH now; the others are ROW_RETRY */
+	bool ended;        /* out: the aggregate has no more rows */
+	bool barred;       /* out: such a row was met: DEAD, RETRY, delayed for a reason of its own,
+			      another owner's */
+	enum order_head by; /* barred: what it is, and how long until it can be claimed */
+	int64_t due_us;
 };
 
 /* Where a page of barred() ended; opaque to the relay. */
@@ -122,16 +150,21 @@ struct store_ops {
 	 * SKIPPED never do. */
 	int (*predecessors)(struct store *s, struct order_probe *list, size_t count, bool pass_dead,
 		struct err *e);
-	/* Makes up to `limit` rows waiting behind a head of this aggregate claimable at once, in
-	 * order; *released tells how many there were. */
-	int (*release_waiting)(struct store *s, struct slice aggregate_type,
-		struct slice aggregate_id, unsigned limit, unsigned *released, struct err *e);
+	/* A page of the walk, in one short transaction; then *w tells how far it came. On -1 *w is
+	 * as it was, though rows may have been released. */
+	int (*release_waiting)(
+		struct store *s, struct order_walk *w, bool pass_dead, struct err *e);
 	/* Reports every row that may bar its aggregate: RETRY, delayed PENDING, PROCESSING, and
 	 * DEAD unless `pass_dead`. PROCESSING comes first: while pages are read, the relay that led
-	 * before may still move its rows from there to any of the others. In pages: call with
-	 * *cursor zeroed, again while *more. */
+	 * before may still move its rows from there to any of the others. Delayed PENDING rows come
+	 * last. `heads`: it waits for no other row, and nobody is at work on it. In pages: call
+	 * with *cursor zeroed, again while *more. */
 	int (*barred)(struct store *s, bool pass_dead, struct barred_cursor *cursor, bool *more,
-		void (*row)(void *arg, const struct row *key), void *arg, struct err *e);
+		void (*row)(void *arg, const struct row *key, enum order_head what), void *arg,
+		struct err *e);
+	/* The place of the last row, in the order of all, that has been sent, those dated in the
+	 * future apart; id 0: none. */
+	int (*last_sent)(struct store *s, int64_t *created_us, uint64_t *id, struct err *e);
 	void (*free)(struct store *s);
 };
 

@@ -219,8 +219,152 @@ START_TEST(ties_of_a_whole_second_and_aggregates_that_differ_in_case_keep_their_
 }
 END_TEST
 
+START_TEST(all_that_wait_name_the_head_whenever_they_came)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("names");
+	struct production p = { .first = 1, .count = 200, .aggregates = 10 };
+	struct allowance allowed = { .ordered = true, .charged = 1 };
+	char where[200];
+
+	open_troubled(&r, &c);
+	c.batch = 7;
+	c.window = 14;
+	daemon_configure(d, &c);
+	daemon_start(d);
+	for (int i = 0; i < 3; i++) { /* each behind those before it, in claims of their own */
+		db_produce(r.db, &r.schema[0], &p);
+		p.first += p.count;
+		rig_wait_none(&r, 0, "status<>'SENT' AND aggregate_id<>'a1'", 30000);
+	}
+	snprintf(where, sizeof(where),
+		"status='PENDING' AND last_error='WAITING: behind %s' AND next_retry_at>NOW(6)",
+		event(&r, 1));
+	WAIT_FOR(5000, rig_rows(&r, 0, where) == 59);
+	mq_bind(r.mq, r.queue, r.exchange, "a1.#");
+	rig_wait_sent(&r, 0, 20000);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(an_aggregate_with_a_long_backlog_leaves_room_for_the_others)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("hot");
+	struct production hot = { .first = 1, .count = 6000, .aggregates = 1 };
+	struct production others = { .first = 10001, .count = 500, .aggregates = 50 };
+	struct allowance allowed = { .ordered = true };
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	c.batch = 100;
+	c.window = 400;
+	db_produce(r.db, &r.schema[0], &hot);
+	db_exec(r.db, "UPDATE %s.outbox_event SET created_at=created_at-INTERVAL 1 MINUTE",
+		r.schema[0].name);
+	db_produce(r.db, &r.schema[0], &others);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET aggregate_id=CONCAT('b',aggregate_id) WHERE id>6000",
+		r.schema[0].name);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_none(&r, 0, "id>6000 AND status<>'SENT'", 30000);
+	REQUIRE_INT(rig_rows(&r, 0, "id<=6000 AND status<>'SENT'"), >, 500);
+	rig_wait_sent(&r, 0, 60000);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(an_event_committed_late_goes_all_the_same_and_is_counted)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("late");
+	struct production p = { .first = 1, .count = 100, .aggregates = 10 };
+	struct allowance allowed = { .ordered = false };
+	static const char hazards[] = "outboxd_order_hazards_total{source=\"s0\"}";
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	daemon_configure(d, &c);
+	daemon_start(d);
+	db_produce(r.db, &r.schema[0], &p);
+	rig_wait_sent(&r, 0, 20000);
+	REQUIRE_INT(daemon_metric(d, hazards), ==, 0);
+	for (int i = 0; i < 2; i++) {
+		p.first += p.count;
+		p.count = 1;
+		p.first = 201 + (uint64_t)i;
+		db_exec(r.db,
+			"INSERT INTO %s.outbox_event (event_id,aggregate_type,aggregate_id,"
+			"event_type,payload,created_at) SELECT '%s-%d',aggregate_type,"
+			"aggregate_id,'late',payload,created_at-INTERVAL 1 HOUR FROM "
+			"%s.outbox_event WHERE id=%d",
+			r.schema[0].name, r.schema[0].name, 201 + i, r.schema[0].name, 5 + i);
+		rig_wait_sent(&r, 0, 20000);
+		WAIT_FOR(5000, daemon_metric(d, hazards) == i + 1);
+		if (i == 0) { /* what was sent before it started it asks the table */
+			daemon_stop(d);
+			daemon_start(d);
+			daemon_wait_ready(d, true);
+			db_exec(r.db,
+				"UPDATE %s.outbox_event SET status='PENDING',sent_at=NULL "
+				"WHERE id=1",
+				r.schema[0].name);
+			rig_wait_sent(&r, 0, 20000);
+			WAIT_FOR(5000, daemon_metric(d, hazards) == 1);
+		}
+	}
+	daemon_stop(d);
+	allowed.duplicates = 1;
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+START_TEST(what_waits_for_nothing_is_found_when_a_process_begins_to_lead)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("orphans");
+	struct production p = { .first = 1, .count = 1000, .aggregates = 10 };
+	struct allowance allowed = { .ordered = true };
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	db_produce(r.db, &r.schema[0], &p);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET next_retry_at=NOW(6)+INTERVAL 1 HOUR,"
+		"last_error='WAITING: behind somebody' WHERE aggregate_id='a3'",
+		r.schema[0].name);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_sent(&r, 0, 20000);
+	daemon_stop(d);
+	rig_judge(&r, 0, &allowed, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 RIG_MAIN("daemon: order", 120, behind_a_failing_head_its_aggregate_waits_and_all_others_flow,
 	a_dead_event_blocks_its_aggregate_where_so_configured,
 	a_dead_event_is_passed_where_so_configured,
 	of_two_processes_one_leads_and_the_other_takes_over_when_it_is_killed,
-	ties_of_a_whole_second_and_aggregates_that_differ_in_case_keep_their_order)
+	ties_of_a_whole_second_and_aggregates_that_differ_in_case_keep_their_order,
+	all_that_wait_name_the_head_whenever_they_came,
+	an_aggregate_with_a_long_backlog_leaves_room_for_the_others,
+	an_event_committed_late_goes_all_the_same_and_is_counted,
+	what_waits_for_nothing_is_found_when_a_process_begins_to_lead)

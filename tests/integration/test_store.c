@@ -2097,16 +2097,16 @@ START_TEST(the_nearest_unsent_predecessor_is_found)
 	ck_assert_msg(s->ops->predecessors(s, p, 6, false, &e) == 0, "%s", e.text);
 	ck_assert_uint_eq(p[0].head_id, 0);
 	ck_assert_uint_eq(p[1].head_id, 5); /* not 9: another aggregate, by its bytes */
-	ck_assert(p[1].head_dead);
+	ck_assert_int_eq(p[1].head, HEAD_DEAD);
 	ck_assert_str_eq(p[1].head_event_id, "e4");
 	ck_assert_uint_eq(p[2].head_id, 28);
-	ck_assert(!p[2].head_dead);
+	ck_assert_int_eq(p[2].head, HEAD_RETRY);
 	ck_assert_int_gt(p[2].head_due_us, 90 * US_PER_SEC);
 	ck_assert_uint_eq(p[3].head_id, 30);
-	ck_assert(p[3].head_owned);
+	ck_assert_int_eq(p[3].head, HEAD_OWNED);
 	ck_assert_int_gt(p[3].head_due_us, 40 * US_PER_SEC);
 	ck_assert_uint_eq(p[4].head_id, 32);
-	ck_assert(!p[4].head_owned);
+	ck_assert_int_eq(p[4].head, HEAD_PROCESSING);
 	ck_assert_int_eq(p[4].head_due_us, 0);
 	ck_assert_uint_eq(p[5].head_id, 0);
 	ck_assert_int_eq(s->ops->predecessors(s, p, 6, true, &e), 0);
@@ -2116,45 +2116,94 @@ START_TEST(the_nearest_unsent_predecessor_is_found)
 }
 END_TEST
 
-START_TEST(waiting_rows_are_released_in_their_order)
+START_TEST(a_head_that_waits_itself_is_named_by_what_it_waits_for)
 {
 	struct store *s = fresh_store(ddl_outbox);
-	struct sunk *k = sunk_new();
+	struct order_probe p[3];
 	struct err e = { 0 };
-	unsigned released;
+
+	free_store(s);
+	s = store_as(&ordered, "me/1/0");
+	add_rows(20);
+	sql("UPDATE outbox_event SET aggregate_id='a',created_at='2026-01-01 00:00:00'+INTERVAL id "
+	    "SECOND;"
+	    "UPDATE outbox_event SET status='SENT' WHERE id IN (2,9);"
+	    "UPDATE outbox_event SET next_retry_at=NOW(6)+INTERVAL 30 SECOND,"
+	    "last_error='WAITING: behind the-head' WHERE id=4;"
+	    "UPDATE outbox_event SET next_retry_at=NOW(6)+INTERVAL 30 SECOND WHERE id=11");
+	p[0] = probe_of(5, "a");
+	p[1] = probe_of(12, "a");
+	p[2] = probe_of(14, "a");
+	ck_assert_msg(s->ops->predecessors(s, p, 3, false, &e) == 0, "%s", e.text);
+	ck_assert_uint_eq(p[0].head_id, 4);
+	ck_assert_int_eq(p[0].head, HEAD_WAITING);
+	ck_assert_str_eq(p[0].head_event_id, "the-head");
+	ck_assert_int_gt(p[0].head_due_us, 25 * US_PER_SEC);
+	ck_assert(p[0].overtaken); /* by 9 */
+	ck_assert_uint_eq(p[1].head_id, 11);
+	ck_assert_int_eq(p[1].head, HEAD_DELAYED);
+	ck_assert_str_eq(p[1].head_event_id, "e10");
+	ck_assert(!p[1].overtaken);
+	ck_assert_uint_eq(p[2].head_id, 13);
+	ck_assert_int_eq(p[2].head, HEAD_READY);
+	free_store(s);
+}
+END_TEST
+
+static int walk_on(struct store *s, struct order_walk *w, const char *aggregate, unsigned limit)
+{
+	struct err e = { 0 };
+
+	w->aggregate_type = SLICE_LIT("order");
+	w->aggregate_id = slice_str(aggregate);
+	w->limit = limit;
+	ck_assert_msg(s->ops->release_waiting(s, w, false, &e) == 0, "%s", e.text);
+	return (int)w->released;
+}
+
+START_TEST(waiting_rows_are_released_in_their_order_up_to_what_bars_the_rest)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct order_walk w = { 0 }, other = { 0 };
+	struct sunk *k = sunk_new();
+	unsigned total;
 
 	free_store(s);
 	s = store_as(&ordered, "me/1/0");
 	look(s);
 	for (unsigned i = 0; i < 3; i++)
 		add_rows(1000);
-	sql("UPDATE outbox_event SET aggregate_id=IF(id%%3=0,'b','a');"
+	sql("UPDATE outbox_event SET aggregate_id=IF(id%%3=0,'b','a'),"
+	    "created_at='2026-01-01 00:00:00'+INTERVAL id DIV 10 SECOND;"
 	    "UPDATE outbox_event SET status='SENT' WHERE id<=60;"
 	    "UPDATE outbox_event SET next_retry_at=NOW(6)+INTERVAL 1 HOUR,last_error='WAITING: "
 	    "behind e60' WHERE id>60;"
-	    "UPDATE outbox_event SET last_error='NACKED: x' WHERE id=64");
-	ck_assert_msg(s->ops->release_waiting(
-			      s, SLICE_LIT("order"), SLICE_LIT("a"), 10, &released, &e) == 0,
-		"%s", e.text);
-	ck_assert_uint_eq(released, 10);
+	    "UPDATE outbox_event SET status='RETRY' WHERE id=65;"
+	    "UPDATE outbox_event SET last_error='NACKED: x' WHERE id=2564");
+	w.created_us = US_PER_SEC; /* 1970: from the beginning */
+	ck_assert_int_eq(walk_on(s, &w, "a", 10), 10);
+	ck_assert_uint_eq(w.fresh, 9);
+	ck_assert(!w.ended && !w.barred);
 	claim(s, &everything, k);
 	ck_assert_uint_eq(k->count, 10);
-	ck_assert_uint_eq(k->row[0].id, 61);
-	ck_assert_uint_eq(k->row[1].id, 62);
-	ck_assert_uint_eq(k->row[2].id, 65);
-	ck_assert_str_eq(k->row[0].last_error, "NULL");
-	ck_assert_int_eq(
-		s->ops->release_waiting(s, SLICE_LIT("order"), SLICE_LIT("A"), 10, &released, &e),
-		0);
-	ck_assert_uint_eq(released, 0);
-	ck_assert_int_eq(
-		s->ops->release_waiting(s, SLICE_LIT("order"), SLICE_LIT("a"), 5000, &released, &e),
-		0);
-	ck_assert_uint_eq(released, 1960 - 11);
-	ck_assert_int_eq(
-		s->ops->release_waiting(s, SLICE_LIT("order"), SLICE_LIT("a"), 5000, &released, &e),
-		0);
-	ck_assert_uint_eq(released, 0);
+	ck_assert_uint_eq(k->row[0].id, 65); /* RETRY comes first */
+	ck_assert_uint_eq(k->row[1].id, 61);
+	ck_assert_uint_eq(k->row[2].id, 62);
+	ck_assert_str_eq(k->row[1].last_error, "NULL");
+	other.created_us = US_PER_SEC;
+	ck_assert_int_eq(walk_on(s, &other, "A", 10), 0);
+	ck_assert(other.ended);
+	for (total = 10; !w.ended && !w.barred; total += w.released)
+		(void)walk_on(s, &w, "a", 500);
+	ck_assert(w.barred && !w.ended);
+	ck_assert_int_eq(w.by, HEAD_DELAYED);
+	ck_assert_int_gt(w.due_us, 3000 * US_PER_SEC);
+	ck_assert_uint_eq(total, 2563 - 60 - (2563 / 3 - 60 / 3));
+	sql("UPDATE outbox_event SET status='DEAD',last_error='SKIPPED: x',next_retry_at=NULL "
+	    "WHERE id=2564");
+	for (; !w.ended; total += w.released)
+		(void)walk_on(s, &w, "a", 500);
+	ck_assert_uint_eq(total, 1960 - 1);
 	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE last_error LIKE "
 				"'WAITING:%%' AND aggregate_id='b'"),
 		980);
@@ -2162,14 +2211,36 @@ START_TEST(waiting_rows_are_released_in_their_order)
 }
 END_TEST
 
+START_TEST(the_last_row_sent_is_told_those_of_the_future_apart)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct err e = { 0 };
+	int64_t created_us = 1;
+	uint64_t id = 1;
+
+	ck_assert_int_eq(s->ops->last_sent(s, &created_us, &id, &e), 0);
+	ck_assert_uint_eq(id, 0);
+	add_rows(20);
+	sql("UPDATE outbox_event SET created_at='2026-01-01 00:00:00'+INTERVAL (40-id) SECOND;"
+	    "UPDATE outbox_event SET status='SENT' WHERE id BETWEEN 5 AND 9;"
+	    "UPDATE outbox_event SET created_at=NOW(6)+INTERVAL 1 HOUR WHERE id=5");
+	ck_assert_int_eq(s->ops->last_sent(s, &created_us, &id, &e), 0);
+	ck_assert_uint_eq(id, 6);
+	ck_assert_int_eq(created_us % (60 * US_PER_SEC), 34 * US_PER_SEC);
+	free_store(s);
+}
+END_TEST
+
 struct barred {
-	unsigned count;
+	unsigned count, what[HEAD_DEAD + 1];
 	_Atomic unsigned char seen[10000];
 };
 
-static void on_barred(void *arg, const struct row *key)
+static void on_barred(void *arg, const struct row *key, enum order_head what)
 {
 	struct barred *b = arg;
+
+	b->what[what]++;
 
 	ck_assert_ptr_nonnull(key->aggregate_id.ptr);
 	ck_assert_uint_eq(b->seen[key->id]++, 0);
@@ -2194,7 +2265,9 @@ START_TEST(all_that_bars_an_aggregate_is_listed_page_by_page)
 	    "5001 AND 6200;"
 	    "UPDATE outbox_event SET status='DEAD' WHERE id BETWEEN 6201 AND 6300;"
 	    "UPDATE outbox_event SET status='DEAD',last_error='SKIPPED: x' WHERE id BETWEEN 6301 "
-	    "AND 6400");
+	    "AND 6400;"
+	    "UPDATE outbox_event SET last_error='WAITING: behind e1' WHERE id BETWEEN 4601 AND "
+	    "5000");
 	for (unsigned pass = 0; pass < 2; pass++) {
 		struct barred *b = calloc(1, sizeof(*b));
 		struct barred_cursor cursor = { 0 };
@@ -2207,6 +2280,11 @@ START_TEST(all_that_bars_an_aggregate_is_listed_page_by_page)
 				s->ops->barred(s, pass, &cursor, &more, on_barred, b, &e) == 0,
 				"%s", e.text);
 		ck_assert_uint_eq(b->count, 2500 + 100 + 1400 + 1200 + (pass ? 0 : 100));
+		ck_assert_uint_eq(b->what[HEAD_PROCESSING], 1200);
+		ck_assert_uint_eq(b->what[HEAD_RETRY], 2600);
+		ck_assert_uint_eq(b->what[HEAD_WAITING], 400);
+		ck_assert_uint_eq(b->what[HEAD_DELAYED], 1000);
+		ck_assert_uint_eq(b->what[HEAD_DEAD], pass ? 0 : 100);
 		ck_assert_uint_le(calls, 12);
 		free(b);
 	}
@@ -2429,7 +2507,9 @@ int main(void)
 		one_store_leads_an_ordered_source,
 		a_leader_that_is_silent_loses_the_lock,
 		the_nearest_unsent_predecessor_is_found,
-		waiting_rows_are_released_in_their_order,
+		a_head_that_waits_itself_is_named_by_what_it_waits_for,
+		waiting_rows_are_released_in_their_order_up_to_what_bars_the_rest,
+		the_last_row_sent_is_told_those_of_the_future_apart,
 		all_that_bars_an_aggregate_is_listed_page_by_page,
 		check_finds_nothing_wrong_with_our_table,
 		check_tells_what_is_wrong_and_how_to_mend_it,

@@ -672,6 +672,38 @@ static bool precedes(const struct trow *a, const struct trow *b)
 	return a->created_us != b->created_us ? a->created_us < b->created_us : a->id < b->id;
 }
 
+static bool waits(const struct trow *r)
+{
+	return r->next_retry_us != NO_TIME && strncmp(r->error, "WAITING: behind ", 16) == 0;
+}
+
+static enum order_head head_of(const struct fake_store *s, const struct trow *r)
+{
+	switch (r->status) {
+	case ST_DEAD:
+		return HEAD_DEAD;
+	case ST_PROCESSING:
+		return mine(s, r) ? HEAD_OWNED : HEAD_PROCESSING;
+	default:
+		if (waits(r))
+			return HEAD_WAITING;
+		if (r->status == ST_RETRY)
+			return HEAD_RETRY;
+		return r->next_retry_us != NO_TIME ? HEAD_DELAYED : HEAD_READY;
+	}
+}
+
+static int64_t head_due(const struct world *w, const struct trow *r)
+{
+	int64_t at_us = r->status == ST_PROCESSING ? r->locked_until_us : r->next_retry_us;
+
+	if (r->status == ST_DEAD)
+		return TIME_NEVER;
+	if (r->status == ST_PROCESSING && r->owner == 0)
+		return 0;
+	return at_us != NO_TIME && at_us > db_now(w) ? at_us - db_now(w) : 0;
+}
+
 static void probe(struct fake_store *s, struct order_probe *p, bool pass_dead)
 {
 	struct world *w = s->a->w;
@@ -685,20 +717,22 @@ static void probe(struct fake_store *s, struct order_probe *p, bool pass_dead)
 	while (r != NULL && !bars(r, pass_dead))
 		r = row_of_order(tree_before(at->aggregate->unsent, &r->order));
 	p->head_id = 0;
+	p->overtaken = false;
+	p->overtaken = tree_after(at->aggregate->sent, &key) != NULL;
 	/* Going back, the first that is SENT ends the search: what is before has been passed. */
 	sent = row_of_order(tree_before(at->aggregate->sent, &key));
 	if (r == NULL || (sent != NULL && precedes(r, sent)))
 		return;
 	p->head_id = r->id;
-	snprintf(p->head_event_id, sizeof(p->head_event_id), "%s", r->event_id);
-	p->head_dead = r->status == ST_DEAD;
-	p->head_owned = mine(s, r);
-	p->head_due_us = 0;
+	p->head_created_us = r->created_us;
+	p->head = head_of(s, r);
+	p->head_due_us = head_due(w, r);
+	if (p->head == HEAD_WAITING)
+		snprintf(p->head_event_id, sizeof(p->head_event_id), "%s",
+			r->error + strlen("WAITING: behind "));
+	else
+		snprintf(p->head_event_id, sizeof(p->head_event_id), "%s", r->event_id);
 	trace(w, 4, "relay %u: before %s stands %s", s->a->index, at->event_id, r->event_id);
-	if (r->status == ST_PROCESSING && r->owner != 0 && r->locked_until_us > db_now(w))
-		p->head_due_us = r->locked_until_us - db_now(w);
-	else if ((r->status == ST_RETRY || r->status == ST_PENDING) && r->next_retry_us > db_now(w))
-		p->head_due_us = r->next_retry_us - db_now(w);
 }
 
 static int db_predecessors(
@@ -713,23 +747,59 @@ static int db_predecessors(
 	return leave(s, FATE_DONE, NULL, e);
 }
 
-static unsigned release(struct world *w, struct aggregate *a, unsigned limit)
+static bool make_ready(struct world *w, struct trow *r)
 {
-	unsigned n = 0;
+	if ((r->status != ST_PENDING && r->status != ST_RETRY) || !waits(r))
+		return false;
+	table_unlink(&w->table, r);
+	r->next_retry_us = NO_TIME;
+	r->error[0] = '\0';
+	table_link(&w->table, r);
+	return true;
+}
+
+/* What the commands do: all that wait, up to the end. */
+static void release_all(struct world *w, struct aggregate *a)
+{
 	struct tnode *sent = tree_last(a->sent);
 	struct tnode *first = sent != NULL ? tree_after(a->unsent, sent) : tree_first(a->unsent);
 
-	for (struct trow *r = row_of_order(first); r != NULL && n < limit;
-		r = row_of_order(tree_after(a->unsent, &r->order))) {
-		if ((r->status != ST_PENDING && r->status != ST_RETRY) ||
-			r->next_retry_us == NO_TIME || strncmp(r->error, "WAITING", 7) != 0)
-			continue;
-		table_unlink(&w->table, r);
-		r->next_retry_us = NO_TIME;
-		table_link(&w->table, r);
-		n++;
+	for (struct trow *r = row_of_order(first); r != NULL;
+		r = row_of_order(tree_after(a->unsent, &r->order)))
+		(void)make_ready(w, r);
+}
+
+/* Pages are small, so that they matter. */
+static void walk_on(struct fake_store *s, struct aggregate *a, struct order_walk *walk,
+	bool pass_dead, bool happens)
+{
+	struct world *w = s->a->w;
+	struct tnode key = { .k1 = walk->created_us, .id = walk->id };
+	struct trow *r = row_of_order(tree_after(a->unsent, &key));
+
+	walk->released = walk->fresh = 0;
+	walk->ended = walk->barred = false;
+	for (unsigned looked = 0; r != NULL && looked < PAGE_ROWS;
+		r = row_of_order(tree_after(a->unsent, &r->order)), looked++) {
+		enum order_head head = head_of(s, r);
+
+		if (bars(r, pass_dead) && head == HEAD_WAITING) {
+			if (walk->released == walk->limit)
+				return;
+			if (happens && make_ready(w, r))
+				trace(w, 3, "relay %u: releases %s", s->a->index, r->event_id);
+			walk->released++;
+			walk->fresh += r->status == ST_PENDING;
+		} else if (bars(r, pass_dead) && head != HEAD_READY && head != HEAD_OWNED) {
+			walk->barred = true;
+			walk->by = head;
+			walk->due_us = head_due(w, r);
+			return;
+		}
+		walk->created_us = r->created_us;
+		walk->id = r->id;
 	}
-	return n;
+	walk->ended = r == NULL;
 }
 
 static struct aggregate *find_aggregate(struct world *w, struct slice type, struct slice id)
@@ -746,27 +816,44 @@ static struct aggregate *find_aggregate(struct world *w, struct slice type, stru
 	abort();
 }
 
-static int db_release_waiting(struct store *base, struct slice type, struct slice id,
-	unsigned limit, unsigned *released, struct err *e)
+static int db_release_waiting(
+	struct store *base, struct order_walk *walk, bool pass_dead, struct err *e)
 {
 	struct fake_store *s = self(base);
+	struct order_walk done = *walk;
 	enum fate fate;
 
-	*released = 0;
 	if (enter(s, true, e) < 0)
 		return -1;
 	fate = draw_fate(s);
-	if (happens(fate))
-		*released = release(s->a->w, find_aggregate(s->a->w, type, id), limit);
-	s->a->work += 1 + *released;
-	return leave(s, fate, NULL, e);
+	walk_on(s, find_aggregate(s->a->w, walk->aggregate_type, walk->aggregate_id), &done,
+		pass_dead, happens(fate));
+	s->a->work += 1 + done.released;
+	if (leave(s, fate, NULL, e) < 0)
+		return -1;
+	*walk = done;
+	return 0;
+}
+
+static int db_last_sent(struct store *base, int64_t *created_us, uint64_t *id, struct err *e)
+{
+	struct fake_store *s = self(base);
+	struct trow *r;
+
+	if (enter(s, false, e) < 0)
+		return -1;
+	r = row_of_index(tree_last(s->a->w->table.tree[ST_SENT]));
+	*created_us = r != NULL ? r->created_us : 0;
+	*id = r != NULL ? r->id : 0;
+	return leave(s, FATE_DONE, NULL, e);
 }
 
 static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *cursor, bool *more,
-	void (*row)(void *arg, const struct row *key), void *arg, struct err *e)
+	void (*row)(void *arg, const struct row *key, enum order_head what), void *arg,
+	struct err *e)
 {
 	/* Seed 40294 shows why PROCESSING comes first. */
-	static const enum status stages[] = { ST_PROCESSING, ST_RETRY, ST_PENDING, ST_DEAD };
+	static const enum status stages[] = { ST_PROCESSING, ST_RETRY, ST_DEAD, ST_PENDING };
 	struct fake_store *s = self(base);
 	struct world *w = s->a->w;
 	struct tnode key = { .k1 = NO_TIME, .k2 = INT64_MIN };
@@ -800,7 +887,7 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 				cursor->id = key.id;
 				return leave(s, FATE_DONE, NULL, e);
 			}
-			row(arg, &k);
+			row(arg, &k, st == ST_PROCESSING ? HEAD_PROCESSING : head_of(s, r));
 			s->a->work++;
 			key = r->index;
 		}
@@ -831,7 +918,7 @@ bool database_requeue(struct world *w, struct trow *r)
 	if (later != NULL && (later->created_us > r->created_us ||
 				     (later->created_us == r->created_us && later->id > r->id)))
 		r->late = true;
-	(void)release(w, r->aggregate, UINT32_MAX);
+	release_all(w, r->aggregate);
 	return true;
 }
 
@@ -846,7 +933,7 @@ bool database_skip(struct world *w, struct trow *r)
 	r->skipped = true;
 	snprintf(r->error, sizeof(r->error), "SKIPPED: by the operator");
 	table_link(&w->table, r);
-	(void)release(w, r->aggregate, UINT32_MAX);
+	release_all(w, r->aggregate);
 	return true;
 }
 
@@ -865,6 +952,7 @@ static const struct store_ops ops = {
 	.predecessors = db_predecessors,
 	.release_waiting = db_release_waiting,
 	.barred = db_barred,
+	.last_sent = db_last_sent,
 	.free = db_free,
 };
 

@@ -101,8 +101,9 @@ START_TEST(a_lane_lives_as_long_as_it_has_events_or_drains)
 	lane_attach(lane, &a);
 	lane_attach(lane, &b);
 	lane->head = &a;
-	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i")), 0);
-	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i")), 0);
+	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), 100, 7), 0);
+	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), 200, 8), 0);
+	ck_assert_int_eq(lane->walk_us, 100); /* it goes on from where it is */
 	lane_detach(&o, &a);
 	ck_assert_ptr_null(lane->head);
 	ck_assert_ptr_null(a.lane);
@@ -113,6 +114,38 @@ START_TEST(a_lane_lives_as_long_as_it_has_events_or_drains)
 	ck_assert_ptr_null(lane_find(&o, 5));
 	ck_assert_uint_eq(o.lane_count, 0);
 	ck_assert(list_empty(&o.drain));
+	order_fini(&o);
+}
+END_TEST
+
+START_TEST(a_walk_goes_back_to_before_a_row_that_waits_as_well)
+{
+	struct event a = { .id = 1 };
+	struct lane *lane;
+	struct order o;
+
+	ck_assert_int_eq(order_init(&o, 10, 7), 0);
+	lane = lane_get(&o, 5);
+	lane_attach(lane, &a);
+	ck_assert_int_eq(barred_add(&o, 5), 0);
+	ck_assert(!barred_walked(&o, 5));
+	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), 100, 7), 0);
+	ck_assert(barred_walked(&o, 5));
+	lane_drain_from(lane, 100, 8);
+	ck_assert_uint_eq(lane->walk_id, 7); /* still before it */
+	lane_drain_from(lane, 100, 7);
+	ck_assert_int_eq(lane->walk_us, 100);
+	ck_assert_uint_eq(lane->walk_id, 6);
+	lane_drain_from(lane, 50, 0);
+	ck_assert_int_eq(lane->walk_us, 49);
+	ck_assert_uint_eq(lane->walk_id, UINT64_MAX);
+	ck_assert_int_eq(barred_load(&o, 5, false), 0);
+	ck_assert(!barred_walked(&o, 5));
+	ck_assert(!barred_headless(&o, 5)); /* barred_add() counts one that heads */
+	ck_assert_int_eq(barred_load(&o, 6, false), 0);
+	ck_assert(barred_headless(&o, 6));
+	lane_drained(&o, lane);
+	lane_detach(&o, &a);
 	order_fini(&o);
 }
 END_TEST
@@ -174,5 +207,6 @@ END_TEST
 UNIT_MAIN("order", names_are_told_apart_by_bytes_and_by_where_they_end,
 	barred_counts_agree_with_a_plain_table_of_counts,
 	hashes_that_collide_in_their_low_bits_do_not_disturb_each_other,
+	a_walk_goes_back_to_before_a_row_that_waits_as_well,
 	a_lane_lives_as_long_as_it_has_events_or_drains,
 	events_queue_by_created_at_then_id_however_they_come, many_lanes_are_all_found_again)
