@@ -24,8 +24,8 @@ CREATE TABLE IF NOT EXISTS `outbox_event_archive` (
   `last_error` VARCHAR(1024) NULL DEFAULT NULL,
   PRIMARY KEY (`id`),
   UNIQUE KEY `uq_outbox_archive_event_id` (`event_id`),
-  -- a replay of a span of time
-  KEY `idx_outbox_archive_sent` (`sent_at`),
+  -- outboxd replay --archive reads this one in its order
+  KEY `idx_outbox_archive_replay` (`status`, `next_retry_at`, `created_at`),
   KEY `idx_outbox_archive_aggregate` (`aggregate_type`, `aggregate_id`, `created_at`)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin
   COMMENT='outboxd: events that were sent long ago';

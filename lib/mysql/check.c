@@ -1,5 +1,6 @@
 /* check.c: `outboxd check` of one source: what a relay would meet, found by trying it without
  * changing anything. */
+#include "config/uri.h"
 #include "mysql/purge.h"
 #include "mysql/schema.h"
 #include "mysql/statements_order.h"
@@ -17,12 +18,16 @@
  * show in time stamps and in the age of events. */
 #define SKEW_WARN_US (5 * US_PER_SEC)
 
+/* The longest statements of a relay: 500 rows that failed, each with its reason. */
+#define PACKET_FLOOR (1024U * 1024)
+
 struct check {
 	const struct source_conf *conf;
 	const struct finding_sink *sink;
 	struct session *session;
 	struct outbox_table table;
 	unsigned faults;
+	char account[220]; /* 'relay'@'%', as the server found it */
 	struct buf text;
 };
 
@@ -67,7 +72,20 @@ static int run(struct check *c, struct reply *r, struct err *e)
 struct settings {
 	struct check *check;
 	int64_t now_us;
+	uint64_t max_packet;
 };
+
+/* "relay@%" as it is written in a GRANT. */
+static void quote_account(char *out, size_t size, struct slice v)
+{
+	const char *at = v.ptr != NULL ? memrchr(v.ptr, '@', v.len) : NULL;
+
+	if (at == NULL)
+		snprintf(out, size, "the account");
+	else
+		snprintf(out, size, "'%.*s'@'%.*s'", (int)(at - v.ptr), v.ptr,
+			(int)(v.ptr + v.len - at - 1), at + 1);
+}
 
 static int row_setting(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
@@ -77,6 +95,9 @@ static int row_setting(
 	(void)e;
 	if (statement == 0) {
 		s->now_us = value_time_us(v[0]);
+		quote_account(s->check->account, sizeof(s->check->account), v[1]);
+		if (!value_id(v[2], &s->max_packet))
+			s->max_packet = UINT64_MAX;
 	} else if (count > 1 && !value_is(v[1], "1")) {
 		char fix[120];
 
@@ -89,6 +110,49 @@ static int row_setting(
 			(int)(v[1].len > 20 ? 20 : v[1].len), v[1].ptr != NULL ? v[1].ptr : "");
 	}
 	return 0;
+}
+
+static void check_packet(struct check *c, uint64_t max_packet)
+{
+	uint64_t largest = c->conf->broker->max_message_size;
+	char fix[120];
+
+	if (max_packet < PACKET_FLOOR) {
+		snprintf(fix, sizeof(fix),
+			"SET GLOBAL max_allowed_packet = %u, and in the option "
+			"file",
+			16 * PACKET_FLOOR);
+		report(c, SEVERITY_FAULT, session_address(c->session), fix,
+			"max_allowed_packet is %" PRIu64 " bytes: the relay's statements take up "
+			"to %u",
+			max_packet, PACKET_FLOOR);
+	} else if (max_packet < largest) {
+		snprintf(fix, sizeof(fix),
+			"SET GLOBAL max_allowed_packet = %" PRIu64 ", or lower max_message_size",
+			(largest + PACKET_FLOOR - 1) / PACKET_FLOOR * PACKET_FLOOR);
+		report(c, SEVERITY_WARNING, session_address(c->session), fix,
+			"max_allowed_packet is %" PRIu64
+			" bytes, less than max_message_size, %" PRIu64
+			": a row between them stops the source, for the server does not hand it "
+			"out",
+			max_packet, largest);
+	}
+}
+
+static void check_tls(struct check *c)
+{
+	const struct database_conf *db = &c->conf->database;
+	const char *host = session_address(c->session);
+
+	if (db->socket != NULL || host_is_loopback(db->hosts[0].host))
+		return;
+	if (db->tls.mode == TLS_DISABLED)
+		report(c, SEVERITY_WARNING, host, "database.tls.mode: verify_identity",
+			"the connection is not encrypted: whoever is in between reads every event");
+	else if (db->tls.mode == TLS_REQUIRED)
+		report(c, SEVERITY_WARNING, host, "database.tls.mode: verify_identity",
+			"the server's certificate is not verified: whoever is in between can be "
+			"the server");
 }
 
 static void check_server(struct check *c)
@@ -114,11 +178,13 @@ static void check_server(struct check *c)
 			server->mariadb ? "GRANT BINLOG ADMIN ON *.* TO the account"
 					: "GRANT SESSION_VARIABLES_ADMIN ON *.* TO the account",
 			"binlog_row_image: minimal: %s", e.text);
-	buf_adds(&c->text, "SELECT NOW(6);SHOW GLOBAL VARIABLES WHERE Variable_name IN "
+	buf_adds(&c->text, "SELECT NOW(6),CURRENT_USER(),@@max_allowed_packet;SHOW GLOBAL "
+			   "VARIABLES WHERE Variable_name IN "
 			   "('innodb_flush_log_at_trx_commit','sync_binlog')");
 	if (!server->log_bin) {
 		buf_reset(&c->text);
-		buf_adds(&c->text, "SELECT NOW(6);SHOW GLOBAL VARIABLES LIKE "
+		buf_adds(&c->text, "SELECT NOW(6),CURRENT_USER(),@@max_allowed_packet;SHOW GLOBAL "
+				   "VARIABLES LIKE "
 				   "'innodb_flush_log_at_trx_commit'");
 	}
 	before_us = clock_wall_us();
@@ -130,6 +196,7 @@ static void check_server(struct check *c)
 	skew_us = settings.now_us < before_us  ? settings.now_us - before_us
 		  : settings.now_us > after_us ? settings.now_us - after_us
 					       : 0;
+	check_packet(c, settings.max_packet);
 	if (skew_us > SKEW_WARN_US || skew_us < -SKEW_WARN_US)
 		report(c, SEVERITY_WARNING, where, "let both machines synchronise their clocks",
 			"the database's clock is %" PRId64 " s %s this machine's",
@@ -138,6 +205,54 @@ static void check_server(struct check *c)
 }
 
 /* --- the account ---------------------------------------------------------------------------- */
+
+static bool is_denied(const struct err *e)
+{
+	return e->code == 1142 || e->code == 1143;
+}
+
+static void report_unreadable(struct check *c, const char *column, const struct err *e)
+{
+	char where[200], fix[1000];
+
+	snprintf(where, sizeof(where), "%.60s.%.60s%s%.60s", c->conf->database.name, c->conf->table,
+		column != NULL ? "." : "", column != NULL ? column : "");
+	snprintf(fix, sizeof(fix), "GRANT SELECT ON `%.64s`.`%.64s` TO %s", c->conf->database.name,
+		c->conf->table, c->account);
+	report(c, SEVERITY_FAULT, where, fix, "the account may not read it: %s", e->text);
+}
+
+/* True, and reported, if the account may not read the table or a column. What it may not see at all
+ * is missing in the information schema, as if it were not there. */
+static bool check_hidden(
+	struct check *c, const struct schema *schema, const struct schema_wish *wish)
+{
+	static const char *const needed[] = { "id", "event_id", "aggregate_type", "aggregate_id",
+		"event_type", "payload", "status", "retry_count", "next_retry_at", "locked_by",
+		"locked_until", "created_at", "sent_at", "last_error" };
+	unsigned before = c->faults;
+	size_t count = schema->kind[0] != '\0' ? ARRAY_LEN(needed) + wish->extra_count : 1;
+	struct err e;
+
+	for (size_t i = 0; i < count && session_is_open(c->session); i++) {
+		const char *column =
+			i < ARRAY_LEN(needed) ? needed[i] : wish->extra[i - ARRAY_LEN(needed)];
+
+		buf_adds(&c->text, "SELECT ");
+		if (schema->kind[0] != '\0')
+			sql_add_name(&c->text, column);
+		else
+			buf_addc(&c->text, '1');
+		buf_adds(&c->text, " FROM ");
+		sql_add_name(&c->text, c->conf->database.name);
+		buf_addc(&c->text, '.');
+		sql_add_name(&c->text, c->conf->table);
+		buf_adds(&c->text, " LIMIT 0");
+		if (run(c, NULL, &e) < 0 && is_denied(&e))
+			report_unreadable(c, schema->kind[0] != '\0' ? column : NULL, &e);
+	}
+	return c->faults > before;
+}
 
 static void check_privileges(struct check *c)
 {
@@ -155,11 +270,12 @@ static void check_privileges(struct check *c)
 	buf_adds(&c->text, " WHERE `id` IS NULL");
 	if (run(c, NULL, &e) == 0)
 		return;
-	if (e.code == 1142 || e.code == 1143) {
+	if (is_denied(&e)) {
 		snprintf(fix, sizeof(fix),
 			"GRANT UPDATE (`status`, `retry_count`, `next_retry_at`, `locked_by`, "
-			"`locked_until`, `sent_at`, `last_error`%s) ON %.560s TO the account",
-			c->table.on_update[TIME_CREATED] ? ", `created_at`" : "", c->table.name);
+			"`locked_until`, `sent_at`, `last_error`%s) ON %.560s TO %s",
+			c->table.on_update[TIME_CREATED] ? ", `created_at`" : "", c->table.name,
+			c->account);
 		report(c, SEVERITY_FAULT, c->conf->table, fix, "the account %s may not write: %s",
 			c->conf->database.username, e.text);
 	} else if (!session_server(c->session)->read_only) {
@@ -172,7 +288,7 @@ static void check_privileges(struct check *c)
 static void check_delete(struct check *c)
 {
 	bool at_once = c->conf->retention.sent_us == 0;
-	char fix[800];
+	char fix[1000];
 	struct err e;
 
 	if (!purger_wanted(c->conf))
@@ -180,9 +296,8 @@ static void check_delete(struct check *c)
 	buf_addf(&c->text, "DELETE o FROM %s AS o WHERE o.`id` IS NULL", c->table.name);
 	if (run(c, NULL, &e) == 0 || session_server(c->session)->read_only)
 		return;
-	snprintf(fix, sizeof(fix),
-		"GRANT DELETE ON %.560s TO the account, or retention: { sent: never }",
-		c->table.name);
+	snprintf(fix, sizeof(fix), "GRANT DELETE ON %.560s TO %s, or retention: { sent: never }",
+		c->table.name, c->account);
 	report(c, at_once ? SEVERITY_FAULT : SEVERITY_WARNING, c->conf->table, fix,
 		"%s: the account %s may not delete: %s",
 		at_once ? "nothing can be marked as sent" : "rows are never removed",
@@ -237,7 +352,7 @@ static void check_insert(struct check *c, const char *where, const struct schema
 {
 	const struct source_conf *conf = c->conf;
 	struct buf columns = { 0 };
-	char archive[600], fix[800];
+	char archive[600], fix[1000];
 	struct err e;
 
 	schema_add_columns(from, &columns);
@@ -252,9 +367,32 @@ static void check_insert(struct check *c, const char *where, const struct schema
 	buf_fini(&columns);
 	if (run(c, NULL, &e) == 0 || session_server(c->session)->read_only)
 		return;
-	snprintf(fix, sizeof(fix), "GRANT INSERT ON %.560s TO the account", archive);
-	report(c, SEVERITY_FAULT, where, e.code == 1142 || e.code == 1143 ? fix : "",
+	snprintf(fix, sizeof(fix), "GRANT INSERT ON %.560s TO %s", archive, c->account);
+	report(c, SEVERITY_FAULT, where, is_denied(&e) ? fix : "",
 		"the account %s cannot move rows there: %s", conf->database.username, e.text);
+}
+
+static void no_finding(void *arg, const struct finding *f)
+{
+	(void)arg, (void)f;
+}
+
+static void check_replay(struct check *c, const char *where, const struct schema *archive)
+{
+	const struct schema_wish wish = { 0 };
+	const struct finding_sink sink = { no_finding, NULL };
+	struct outbox_table table;
+	char fix[400];
+
+	schema_judge(archive, &wish, &sink, &table);
+	snprintf(fix, sizeof(fix),
+		"CREATE INDEX `idx_outbox_archive_replay` ON `%.64s`.`%.64s` (`status`, "
+		"`next_retry_at`, `created_at`)",
+		archive->database, archive->table);
+	if (table.claim_index[0] == '\0')
+		report(c, SEVERITY_NOTE, where, fix,
+			"there is no index on (status, next_retry_at, created_at), which `outboxd "
+			"replay --archive` reads");
 }
 
 static void check_archive(struct check *c)
@@ -290,9 +428,44 @@ static void check_archive(struct check *c)
 		compare_archive(c, where, &from, &to);
 		if (c->faults == before)
 			check_insert(c, where, &from);
+		check_replay(c, where, &to);
 	}
 	schema_fini(&from);
 	schema_fini(&to);
+}
+
+/* --- triggers ------------------------------------------------------------------------------- */
+
+static int row_trigger(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct check *c = arg;
+
+	(void)statement, (void)count, (void)e;
+	report(c, SEVERITY_WARNING, c->conf->table,
+		"take it off the table, or make sure that it neither fails nor waits nor "
+		"changes "
+		"what the relay writes",
+		"the trigger %.*s runs %.*s UPDATE: with each claim and each settlement",
+		(int)(v[0].len > 64 ? 64 : v[0].len), v[0].ptr,
+		(int)(v[1].len > 10 ? 10 : v[1].len), v[1].ptr);
+	return 0;
+}
+
+/* Shown to accounts with the privilege TRIGGER only. */
+static void check_triggers(struct check *c)
+{
+	struct reply r = { .row = row_trigger, .arg = c };
+	struct err e;
+
+	buf_adds(&c->text, "SELECT TRIGGER_NAME,LOWER(ACTION_TIMING) FROM "
+			   "information_schema.TRIGGERS WHERE EVENT_MANIPULATION='UPDATE' AND "
+			   "EVENT_OBJECT_SCHEMA=");
+	sql_add_string(&c->text, slice_str(c->conf->database.name));
+	buf_adds(&c->text, " AND EVENT_OBJECT_TABLE=");
+	sql_add_string(&c->text, slice_str(c->conf->table));
+	if (run(c, &r, &e) < 0)
+		report(c, SEVERITY_FAULT, c->conf->table, "", "triggers: %s", e.text);
 }
 
 /* --- plans ---------------------------------------------------------------------------------- */
@@ -375,6 +548,44 @@ static void check_plans(struct check *c)
 	buf_fini(&text);
 }
 
+/* --- connecting ----------------------------------------------------------------------------- */
+
+/* What to do about a connection that could not be made. */
+static const char *mend_connection(const struct err *e)
+{
+	static const struct {
+		long code;
+		const char *fix;
+	} known[] = {
+		{ 1044, "GRANT the account what `outboxd schema --grants` prints" },
+		{ 1045, "correct username and password, or ALTER USER ... IDENTIFIED BY "
+			"'...'" },
+		{ 1049, "correct database.name" },
+		{ 1129, "FLUSH HOSTS, or TRUNCATE TABLE performance_schema.host_cache" },
+		{ 1130, "CREATE USER for this machine's address: the account allows others "
+			"only" },
+		{ 1040, "raise max_connections" },
+		{ 1203, "raise the account's MAX_USER_CONNECTIONS" },
+		{ 1226, "raise the account's resource limits" },
+		{ 1820, "ALTER USER ... IDENTIFIED BY '...': the password has expired" },
+		{ 1862, "ALTER USER ... IDENTIFIED BY '...': the password has expired" },
+		{ 3118, "ALTER USER ... ACCOUNT UNLOCK" },
+		{ 4151, "ALTER USER ... ACCOUNT UNLOCK" },
+		{ 3159, "set database.tls.mode to verify_identity: the server wants TLS" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++)
+		if (known[i].code == e->code)
+			return known[i].fix;
+	if (e->code == 2026 || strcasestr(e->text, "tls") != NULL ||
+		strcasestr(e->text, "certificate") != NULL)
+		return "name the authority that signed the server's certificate in "
+		       "database.tls.ca_file, and the host as the certificate has it";
+	if (e->code >= 2001 && e->code <= 2005)
+		return "start the server, or correct the host and port in database";
+	return "";
+}
+
 /* --- all ------------------------------------------------------------------------------------ */
 
 static int examine(struct check *c, const char *const *extra, size_t extra_count, struct err *e)
@@ -385,16 +596,21 @@ static int examine(struct check *c, const char *const *extra, size_t extra_count
 	unsigned before;
 	struct schema schema;
 
-	if (session_open(c->session, e) < 0)
+	if (session_open(c->session, e) < 0) {
+		report(c, SEVERITY_FAULT, c->conf->database.name, mend_connection(e), "%s",
+			e->text);
 		return -1;
+	}
 	session_begin(c->session);
+	check_tls(c);
 	check_server(c);
 	if (!session_is_open(c->session))
 		return err_set(e, ERR_LINK, 0, "the connection broke");
 	if (schema_read(c->session, c->conf->database.name, c->conf->table, &schema, e) < 0)
 		return -1;
 	before = c->faults;
-	schema_judge(&schema, &wish, &sink, &c->table);
+	if (!check_hidden(c, &schema, &wish))
+		schema_judge(&schema, &wish, &sink, &c->table);
 	schema_fini(&schema);
 	if (c->faults > before)
 		return 0; /* its statements would only fail for the same reasons */
@@ -403,6 +619,8 @@ static int examine(struct check *c, const char *const *extra, size_t extra_count
 		check_delete(c);
 	if (session_is_open(c->session))
 		check_archive(c);
+	if (session_is_open(c->session))
+		check_triggers(c);
 	if (session_is_open(c->session))
 		check_plans(c);
 	return 0;
@@ -419,7 +637,7 @@ int mysql_check(const struct source_conf *conf, const char *const *extra, size_t
 
 	if (rc == 0)
 		rc = examine(&c, extra, extra_count, e);
-	if (rc < 0)
+	if (rc < 0 && c.faults == 0)
 		report(&c, SEVERITY_FAULT, conf->database.name, "", "%s", e->text);
 	session_free(c.session);
 	buf_fini(&c.text);

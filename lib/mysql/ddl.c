@@ -110,8 +110,8 @@ const char ddl_archive[] =
 	"  `last_error` VARCHAR(1024) NULL DEFAULT NULL,\n"
 	"  PRIMARY KEY (`id`),\n"
 	"  UNIQUE KEY `uq_outbox_archive_event_id` (`event_id`),\n"
-	"  -- a replay of a span of time\n"
-	"  KEY `idx_outbox_archive_sent` (`sent_at`),\n"
+	"  -- outboxd replay --archive reads this one in its order\n"
+	"  KEY `idx_outbox_archive_replay` (`status`, `next_retry_at`, `created_at`),\n"
 	"  KEY `idx_outbox_archive_aggregate` (`aggregate_type`, `aggregate_id`, `created_at`)\n"
 	") ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin\n"
 	"  COMMENT='outboxd: events that were sent long ago';\n";

@@ -296,6 +296,14 @@ static void judge_time(struct judge *j, enum time_column which, struct outbox_ta
 	if (which != TIME_CREATED && !c->nullable)
 		found(j, SEVERITY_FAULT, name, modify(j, fix, sizeof(fix), name, definition),
 			"it must allow NULL");
+	if (which == TIME_CREATED && c->fraction < 6)
+		found(j, SEVERITY_NOTE, name, modify(j, fix, sizeof(fix), name, definition),
+			"%u digits of the second: events of an aggregate that share a created_at "
+			"go by id",
+			c->fraction);
+	if (which == TIME_NEXT_RETRY && c->fraction == 0)
+		found(j, SEVERITY_NOTE, name, modify(j, fix, sizeof(fix), name, definition),
+			"no fractions of a second: waits are rounded up to whole ones");
 	if (strcasecmp(c->type, "datetime") == 0)
 		found(j, SEVERITY_NOTE, name, "",
 			"DATETIME is taken as UTC: producers must write UTC_TIMESTAMP(), not NOW() "
@@ -406,7 +414,7 @@ static void judge_texts(struct judge *j, struct outbox_table *table)
 		bool identity;
 	} columns[] = {
 		{ "event_id", "VARCHAR(64) NOT NULL", true },
-		{ "aggregate_type", "VARCHAR(64) NOT NULL", false },
+		{ "aggregate_type", "VARCHAR(64) NOT NULL", true },
 		{ "aggregate_id", "VARCHAR(128) NOT NULL", true },
 		{ "event_type", "VARCHAR(128) NOT NULL", false },
 		{ "payload", "JSON NOT NULL", false },
@@ -426,6 +434,23 @@ static void judge_texts(struct judge *j, struct outbox_table *table)
 			schema_column(j->schema, i == 0 ? "aggregate_type" : "aggregate_id");
 
 		table->aggregate_binary[i] = c != NULL && one_of(c->type, binary_types);
+	}
+}
+
+/* Columns of the operator's own: the relay only ever updates, so they are the producer's to fill.
+ */
+static void judge_others(struct judge *j)
+{
+	static const char *const known[] = { "id", "event_id", "aggregate_type", "aggregate_id",
+		"event_type", "payload", "status", "retry_count", "next_retry_at", "locked_by",
+		"locked_until", "created_at", "sent_at", "last_error", NULL };
+
+	for (size_t i = 0; i < j->schema->column_count; i++) {
+		const struct schema_column *c = &j->schema->columns[i];
+
+		if (!one_of(c->name, known) && !c->has_default && c->extra[0] == '\0')
+			found(j, SEVERITY_NOTE, c->name, "",
+				"NOT NULL without a default: every producer has to fill it");
 	}
 }
 
@@ -574,5 +599,6 @@ void schema_judge(const struct schema *s, const struct schema_wish *wish,
 			found(&j, SEVERITY_FAULT, wish->extra[i],
 				"add the column, or take it out of the templates",
 				"a template names this column, which the table does not have");
+	judge_others(&j);
 	judge_indexes(&j, wish, table);
 }

@@ -259,18 +259,22 @@ END_TEST
 START_TEST(the_archive_is_replayed_from_its_own_table)
 {
 	struct stage s;
+	char path[600], *ddl;
 
+	snprintf(path, sizeof(path), "%s/sql/outbox_event_archive.sql", env_get()->repository);
 	stage_open(&s);
-	db_exec(s.rig.db, "CREATE TABLE %s.outbox_archive LIKE %s.outbox_event;",
-		s.rig.schema[0].name, s.rig.schema[0].name);
-	db_exec(s.rig.db, "GRANT SELECT ON %s.outbox_archive TO '%s'@'%%'", s.rig.schema[0].name,
-		s.rig.schema[0].user);
+	ddl = env_read_file(path);
+	db_exec(s.rig.db, "USE %s; %s", s.rig.schema[0].name, ddl);
+	free(ddl);
+	db_exec(s.rig.db, "GRANT SELECT ON %s.outbox_event_archive TO '%s'@'%%'",
+		s.rig.schema[0].name, s.rig.schema[0].user);
 	add(&s, "kept", "x", "");
 	db_exec(s.rig.db,
-		"INSERT INTO %s.outbox_archive SET event_id='archived',aggregate_type='order',"
+		"INSERT INTO %s.outbox_event_archive SET "
+		"id=1,event_id='archived',aggregate_type='order',"
 		"aggregate_id='x',event_type='created',payload='{}',status='SENT',sent_at=NOW(6)",
 		s.rig.schema[0].name);
-	s.conf.source[0].more = "    retention: { archive_table: outbox_archive }\n";
+	s.conf.source[0].more = "    retention: { archive_table: outbox_event_archive }\n";
 	daemon_configure(s.d, &s.conf);
 	command_run(s.d, "replay", "--json", "--archive", "--type", "created", NULL);
 	require_status(0);
