@@ -727,6 +727,10 @@ int envelope_build(struct envelope *env, struct envelope_arena *a, const struct 
 	if (property(row->event_id, "message_id (event_id)", e) < 0 ||
 		property(row->event_type, "type (event_type)", e) < 0)
 		return -1;
+	if (row->payload_cut)
+		return err_set(e, ERR_REFUSED, 0,
+			"TOO_LARGE: the payload cannot be read: it is larger than the database "
+			"server's max_allowed_packet; raise that, then requeue");
 	if (r->body != BODY_ENVELOPE && row->payload.len > r->max_message_size)
 		return too_large(row->payload.len, r, e);
 	if (count_values(row->headers, r, &values, e) < 0 || reserve(a, r, row, values, e) < 0)

@@ -21,6 +21,7 @@ struct row {
 	struct slice aggregate_id;
 	struct slice event_type;
 	struct slice payload; /* the column's bytes, untouched */
+	bool payload_cut;     /* the server did not give it: larger than its max_allowed_packet */
 	struct slice last_error;
 	/* optional columns */
 	struct slice aggregate_version;

@@ -3,6 +3,7 @@
 
 #include "base/str.h"
 #include "mysql/admin_impl.h"
+#include "mysql/event_row.h"
 #include "mysql/schema.h"
 #include "mysql/statements_order.h"
 #include "mysql/values.h"
@@ -574,40 +575,6 @@ static int row_exists(
 	return 0;
 }
 
-int admin_read_event(const struct outbox_table *t, const struct slice *v, unsigned count,
-	struct row *out, struct slice extra[ROW_EXTRA_MAX], struct err *e)
-{
-	unsigned at = CLAIM_VALUES;
-
-	*out = (struct row){
-		.created_us = value_time_us(v[CLAIM_CREATED]),
-		.retry_count = value_count(v[CLAIM_RETRY_COUNT]),
-		.event_id = v[CLAIM_EVENT_ID],
-		.aggregate_type = v[CLAIM_AGGREGATE_TYPE],
-		.aggregate_id = v[CLAIM_AGGREGATE_ID],
-		.event_type = v[CLAIM_EVENT_TYPE],
-		.payload = v[CLAIM_PAYLOAD],
-		.last_error = v[CLAIM_LAST_ERROR],
-	};
-	struct slice *const optional[OPTIONAL_COLUMNS] = {
-		[OPTIONAL_AGGREGATE_VERSION] = &out->aggregate_version,
-		[OPTIONAL_TRACE_ID] = &out->trace_id,
-		[OPTIONAL_TRACEPARENT] = &out->traceparent,
-		[OPTIONAL_TRACESTATE] = &out->tracestate,
-		[OPTIONAL_HEADERS] = &out->headers,
-	};
-
-	for (unsigned i = 0; i < OPTIONAL_COLUMNS; i++)
-		if (t->has[i])
-			*optional[i] = v[at++];
-	for (size_t i = 0; i < t->extra_count && i < ROW_EXTRA_MAX && at < count; i++)
-		extra[i] = v[at++];
-	out->extra = t->extra_count > 0 ? extra : NULL;
-	if (!value_id(v[CLAIM_ID], &out->id))
-		return err_set(e, ERR_CONFIG, 0, "id is not an integer");
-	return 0;
-}
-
 static int row_preview(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
@@ -615,8 +582,8 @@ static int row_preview(
 	struct slice extra[ROW_EXTRA_MAX];
 	struct row row;
 
-	(void)statement;
-	if (admin_read_event(&p->admin->table, v, count, &row, extra, e) < 0)
+	(void)statement, (void)count;
+	if (event_row_read(&p->admin->table, v, &row, extra, e) < 0)
 		return -1;
 	p->left--;
 	return p->row(p->arg, p->class, &row, e);

@@ -10,10 +10,6 @@ int admin_run(struct admin *a, struct reply *r, struct err *e);
 int admin_one(struct admin *a, struct admin_row *out, struct err *e);
 int admin_read_row(const struct slice *v, struct admin_row *out, struct err *e);
 
-/* A row of sql_claim_select() or sql_events(); everything is borrowed from the values. */
-int admin_read_event(const struct outbox_table *t, const struct slice *v, unsigned count,
-	struct row *out, struct slice extra[ROW_EXTRA_MAX], struct err *e);
-
 /* As much of it as fits, cut at a character. */
 void admin_copy(char *out, size_t size, struct slice v);
 

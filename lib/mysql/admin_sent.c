@@ -1,6 +1,7 @@
 /* admin_sent.c: reads SENT rows again, for `outboxd replay`. */
 #include "mysql/admin.h"
 #include "mysql/admin_impl.h"
+#include "mysql/event_row.h"
 #include "mysql/statements_order.h"
 #include "mysql/values.h"
 
@@ -221,9 +222,9 @@ static int row_event(
 	struct slice extra[ROW_EXTRA_MAX];
 	struct row row;
 
-	(void)statement;
+	(void)statement, (void)count;
 	r->seen++;
-	if (admin_read_event(r->table, v, count, &row, extra, e) < 0)
+	if (event_row_read(r->table, v, &row, extra, e) < 0)
 		return -1;
 	return r->row(r->arg, &row, e);
 }

@@ -420,6 +420,9 @@ static void judge_texts(struct judge *j, struct outbox_table *table)
 		{ "payload", "JSON NOT NULL", false },
 	};
 
+	const struct schema_column *payload = schema_column(j->schema, "payload");
+
+	table->payload_json = payload != NULL && strcmp(payload->type, "json") == 0;
 	for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
 		const struct schema_column *c = need(j, columns[i].name, columns[i].definition);
 

@@ -38,6 +38,7 @@ struct outbox_table {
 	char aggregate_index[300]; /* empty: there is none */
 	bool aggregate_binary[2];  /* aggregate_type, aggregate_id: bytes, not text */
 	bool id_signed;
+	bool payload_json;               /* of MySQL's type JSON, not text */
 	unsigned fraction[TIME_COLUMNS]; /* digits of the second, 0 to 6 */
 	bool on_update[TIME_COLUMNS];    /* moves with every UPDATE unless told otherwise */
 	bool has[OPTIONAL_COLUMNS];

@@ -6,6 +6,7 @@
  *
  * FRESH rows fill what the other classes leave, so they are a packet of their own when others are
  * asked for. Rows are streamed to the sink; what the sink has no room for stays as it is. */
+#include "mysql/event_row.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
 
@@ -99,35 +100,6 @@ static bool beyond_keys(const struct claiming *c, const struct row *row)
 	       (c->key_count == 0 || before(&c->store->keys[c->key_count - 1], &at));
 }
 
-static void read_row(struct mysql_store *s, const struct slice *v, struct row *row)
-{
-	struct slice *const optional[OPTIONAL_COLUMNS] = {
-		[OPTIONAL_AGGREGATE_VERSION] = &row->aggregate_version,
-		[OPTIONAL_TRACE_ID] = &row->trace_id,
-		[OPTIONAL_TRACEPARENT] = &row->traceparent,
-		[OPTIONAL_TRACESTATE] = &row->tracestate,
-		[OPTIONAL_HEADERS] = &row->headers,
-	};
-	unsigned at = CLAIM_VALUES;
-
-	*row = (struct row){
-		.created_us = value_time_us(v[CLAIM_CREATED]),
-		.retry_count = value_count(v[CLAIM_RETRY_COUNT]),
-		.event_id = v[CLAIM_EVENT_ID],
-		.aggregate_type = v[CLAIM_AGGREGATE_TYPE],
-		.aggregate_id = v[CLAIM_AGGREGATE_ID],
-		.event_type = v[CLAIM_EVENT_TYPE],
-		.payload = v[CLAIM_PAYLOAD],
-		.last_error = v[CLAIM_LAST_ERROR],
-	};
-	for (unsigned i = 0; i < OPTIONAL_COLUMNS; i++)
-		if (s->table.has[i])
-			*optional[i] = v[at++];
-	for (size_t i = 0; i < s->extra_count; i++)
-		s->extra_values[i] = v[at++];
-	row->extra = s->extra_values;
-}
-
 static int row_claimed(struct claiming *c, enum row_class class, const struct slice *v,
 	unsigned count, struct err *e)
 {
@@ -138,11 +110,8 @@ static int row_claimed(struct claiming *c, enum row_class class, const struct sl
 
 	if (c->full || c->taken >= c->spec->total || !c->leads)
 		return 0;
-	read_row(s, v, &row);
-	if (!value_id(v[CLAIM_ID], &row.id))
-		return err_set(e, ERR_CONFIG, 0, "id is not an integer: %.*s",
-			(int)(v[CLAIM_ID].len > 40 ? 40 : v[CLAIM_ID].len),
-			v[CLAIM_ID].ptr != NULL ? v[CLAIM_ID].ptr : "NULL");
+	if (event_row_read(&s->table, v, &row, s->extra_values, e) < 0)
+		return -1;
 	if (class == ROW_FRESH && wants_skipped(c) && beyond_keys(c, &row)) {
 		c->full = true;
 		return 0;

@@ -135,6 +135,7 @@ void event_row(const struct event_pool *p, const struct event *ev, struct row *r
 		.aggregate_id = part(ev, PART_AGGREGATE_ID),
 		.event_type = part(ev, PART_EVENT_TYPE),
 		.payload = part(ev, PART_PAYLOAD),
+		.payload_cut = ev->cut,
 		.aggregate_version = part(ev, PART_AGGREGATE_VERSION),
 		.trace_id = part(ev, PART_TRACE_ID),
 		.traceparent = part(ev, PART_TRACEPARENT),
@@ -176,6 +177,7 @@ struct event *event_new(struct event_pool *p, const struct row *row)
 		.retry_count = row->retry_count,
 		.id = row->id,
 		.created_us = row->created_us,
+		.cut = row->payload_cut,
 		.places = ev->places,
 		.size = ev->size,
 	};

@@ -52,6 +52,7 @@ struct event {
 	bool queued_alone : 1; /* in the relay's list of those that wait for that channel */
 	bool sent_before : 1;  /* may have reached the broker, by us or by a relay that died */
 	bool lost : 1;         /* PUBLISHED, but not ours: its outcome is awaited and dropped */
+	bool cut : 1;          /* see struct row's payload_cut */
 	bool hazard : 1;       /* later ones of its aggregate went before it */
 	bool again : 1;        /* its verdict may stand: the outcome of a COMMIT was lost */
 	uint16_t timeouts;     /* how often no confirm came in time, at least */
