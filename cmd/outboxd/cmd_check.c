@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "config/uri.h"
 #include "log/log.h"
+#include "mysql/inbox.h"
 #include "mysql/schema.h"
 #include "mysql/session.h"
 #include "relay/resend.h"
@@ -123,6 +124,17 @@ static void check_source(struct report *r, const struct source_conf *source)
 		(void)mysql_check(source, extra, count, &sink, &e);
 	}
 	route_free(route);
+}
+
+static void check_inbox(struct report *r, const struct inbox_conf *inbox)
+{
+	struct finding_sink sink = { on_finding, r };
+	struct err e = { 0 };
+	char where[100];
+
+	snprintf(where, sizeof(where), "inbox %s", inbox->name);
+	check_secret(r, where, &inbox->database.password);
+	(void)inbox_check(inbox, &sink, &e);
 }
 
 /* --- probing -------------------------------------------------------------------------------- */
@@ -509,6 +521,8 @@ int cmd_check(int argc, char **argv)
 		for (size_t i = 0; i < conf->source_count; i++)
 			if (o.source == NULL || strcmp(o.source, conf->sources[i].name) == 0)
 				check_source(&r, &conf->sources[i]);
+		for (size_t i = 0; i < conf->inbox_count && o.source == NULL; i++)
+			check_inbox(&r, &conf->inboxes[i]);
 		mysql_thread_leave();
 		for (size_t i = 0; i < conf->broker_count; i++)
 			if (o.source == NULL ||

@@ -1,5 +1,6 @@
 #include "admin.h"
 
+#include "mysql/inbox.h"
 #include "mysql/purge.h"
 #include "mysql/purge_pace.h"
 #include "sys/clock.h"
@@ -12,15 +13,17 @@
 #include <unistd.h>
 
 static const char help[] =
-	"usage: outboxd purge [-c FILE] [--source NAME] [--limit N] [--reason TEXT] [--dry-run] "
+	"usage: outboxd purge [-c FILE] [--source NAME] [--inbox NAME] [--limit N] [--reason TEXT] "
+	"[--dry-run] "
 	"[--json]\n\n"
 	"Retention now: deletes, or moves to the archive table, the rows that the configured ages "
 	"allow to go, until nothing is\n"
 	"due; in small batches with pauses, like the daemon, at no more than max_rate, but at any "
 	"time of the day. Without\n"
-	"--source: of all sources. Leaves a line in syslog.\n\n"
+	"--source and --inbox: of all sources and inboxes. Leaves a line in syslog.\n\n"
 	"  -c, --config FILE   default: " DEFAULT_CONFIG "\n"
 	"      --source NAME   of this source only\n"
+	"      --inbox NAME    of this inbox only\n"
 	"      --limit N       no more than so many rows\n"
 	"      --reason TEXT   why; for the line in syslog\n"
 	"      --dry-run       changes nothing, says how many there are\n"
@@ -45,7 +48,7 @@ struct purge {
 	struct common common;
 	unsigned limit;
 	bool dry_run;
-	const char *reason;
+	const char *reason, *inbox;
 	uint64_t total; /* gone, of all tables */
 	struct buf json;
 	unsigned reports;
@@ -102,8 +105,8 @@ static unsigned left(const struct purge *p)
 
 /* The whole pass. Rows that fail by themselves, or whose turn it was when another transaction won,
  * are left; the first reason is what comes back. */
-static int pass(struct purge *p, struct result *r, struct purger *purger, struct admin *a,
-	unsigned max_rate, struct err *e)
+static int pass(struct purge *p, struct result *r, struct purger *purger, struct session *session,
+	const struct outbox_table *table, unsigned max_rate, struct err *e)
 {
 	int64_t busy_until_us = clock_mono_us() + BUSY_US;
 	struct purge_pace pace = { 0 };
@@ -112,7 +115,7 @@ static int pass(struct purge *p, struct result *r, struct purger *purger, struct
 	while (!interrupted && (p->limit == 0 || left(p) > 0)) {
 		int64_t start_us = clock_mono_us(), now_us;
 		struct purge_step done;
-		int rc = purger_step(purger, a->session, &a->table, left(p), &done, e);
+		int rc = purger_step(purger, session, table, left(p), &done, e);
 
 		now_us = clock_mono_us();
 		r->matched += done.due;
@@ -134,7 +137,7 @@ static int pass(struct purge *p, struct result *r, struct purger *purger, struct
 					: purge_pause(&pace, max_rate, done.gone, now_us - start_us,
 						  done.waiting_us, now_us));
 	}
-	purger_stop(purger, a->session);
+	purger_stop(purger, session);
 	r->limited = p->limit > 0 && p->total >= p->limit;
 	if (p->dry_run && r->limited) /* the last round may have found more */
 		r->matched -= p->total - p->limit;
@@ -207,6 +210,29 @@ static void audit(const struct purge *p, const struct result *r, const struct er
 	buf_fini(&detail);
 }
 
+/* Retention is off. */
+static int nothing(struct purge *p, const struct result *r)
+{
+	if (p->common.json)
+		add_json(p, r);
+	else
+		printf("%s %s: its retention is never: nothing to do\n", r->kind, r->name);
+	return EXIT_DONE;
+}
+
+static int end(struct purge *p, struct result *r, int rc, const struct err *e)
+{
+	if (r->gone > 0 || r->unknown)
+		audit(p, r, e);
+	if (rc == 0 || r->gone > 0)
+		report(p, r);
+	if (rc < 0)
+		fprintf(stderr, "outboxd purge: %s %s: %s%s\n", r->kind, r->name, e->text,
+			r->unknown ? " (the last rows may be gone: run it again)" : "");
+	buf_fini(&r->ids);
+	return rc < 0 ? EXIT_FAILED : EXIT_DONE;
+}
+
 static int purge_source(struct purge *p, const struct source_conf *source)
 {
 	struct result r = { .purge = p,
@@ -219,44 +245,63 @@ static int purge_source(struct purge *p, const struct source_conf *source)
 	struct err e = { 0 };
 	int rc = 0;
 
-	if (!purger_wanted(source)) {
-		if (!p->common.json)
-			printf("source %s: its retention is never: nothing to do\n", source->name);
-		else
-			add_json(p, &r);
-		return EXIT_DONE;
-	}
+	if (!purger_wanted(source))
+		return nothing(p, &r);
 	rc = admin_open(&a, source, NULL, 0, "outboxd purge", &e);
 	if (rc == 0)
 		rc = purger_new(&purger, source, &sink, p->dry_run, &e);
 	if (rc == 0)
-		rc = pass(p, &r, purger, &a, source->retention.max_rate, &e);
+		rc = pass(p, &r, purger, a.session, &a.table, source->retention.max_rate, &e);
 	purger_free(purger);
 	admin_close(&a);
-	if (r.gone > 0 || r.unknown)
-		audit(p, &r, &e);
-	if (rc == 0 || r.gone > 0)
-		report(p, &r);
-	if (rc < 0)
-		fprintf(stderr, "outboxd purge: source %s: %s%s\n", source->name, e.text,
-			r.unknown ? " (the last rows may be gone: run it again)" : "");
-	buf_fini(&r.ids);
-	return rc < 0 ? EXIT_FAILED : EXIT_DONE;
+	return end(p, &r, rc, &e);
+}
+
+static int purge_inbox(struct purge *p, const struct inbox_conf *inbox)
+{
+	const struct session_options options = {
+		.wait_timeout_s = 120, .examine = true, .program = "outboxd purge"
+	};
+	struct result r = { .purge = p, .kind = "inbox", .name = inbox->name };
+	const struct purge_sink sink = { on_gone, &r };
+	struct purger *purger = NULL;
+	struct session *session = NULL;
+	struct inbox_table table;
+	struct err e = { 0 };
+	int rc;
+
+	if (inbox->retention.processed_us == AGE_NEVER)
+		return nothing(p, &r);
+	rc = session_new(&session, &inbox->database, &options, NULL, &e);
+	if (rc == 0)
+		rc = session_open(session, &e);
+	if (rc == 0)
+		rc = inbox_read(session, inbox, &table, &e);
+	if (rc == 0)
+		rc = purger_inbox_new(&purger, inbox, &table, &sink, p->dry_run, &e);
+	if (rc == 0)
+		rc = pass(p, &r, purger, session, NULL, 0, &e);
+	purger_free(purger);
+	session_free(session);
+	return end(p, &r, rc, &e);
 }
 
 static int purge(struct purge *p, const struct config *conf)
 {
 	int rc = EXIT_DONE;
-	bool many = conf->source_count > 1;
+	const char *source = p->common.source, *inbox = p->inbox;
+	bool all = source == NULL && inbox == NULL;
+	bool many =
+		all ? conf->source_count + conf->inbox_count > 1 : source != NULL && inbox != NULL;
 
-	if (p->common.source != NULL) {
-		many = false;
-		rc = purge_source(p, config_source(conf, p->common.source));
-	} else {
-		for (size_t i = 0; i < conf->source_count && !interrupted; i++)
+	for (size_t i = 0; i < conf->source_count && !interrupted; i++)
+		if (all || (source != NULL && strcmp(source, conf->sources[i].name) == 0))
 			if (purge_source(p, &conf->sources[i]) != EXIT_DONE)
 				rc = EXIT_FAILED;
-	}
+	for (size_t i = 0; i < conf->inbox_count && !interrupted; i++)
+		if (all || (inbox != NULL && strcmp(inbox, conf->inboxes[i].name) == 0))
+			if (purge_inbox(p, &conf->inboxes[i]) != EXIT_DONE)
+				rc = EXIT_FAILED;
 	if (p->common.json && p->reports > 0) {
 		struct buf b = { 0 };
 
@@ -276,6 +321,7 @@ int cmd_purge(int argc, char **argv)
 {
 	struct purge p = { 0 };
 	const struct option_spec own[] = {
+		{ "inbox", OPTION_TEXT, (void *)&p.inbox },
 		{ "limit", OPTION_NUMBER, &p.limit },
 		{ "reason", OPTION_TEXT, (void *)&p.reason },
 		{ "dry-run", OPTION_FLAG, &p.dry_run },
@@ -288,6 +334,11 @@ int cmd_purge(int argc, char **argv)
 		rc = admin_begin("purge", &p.common, &conf);
 	if (rc >= 0)
 		return rc;
+	if (p.inbox != NULL && config_inbox(conf, p.inbox) == NULL) {
+		rc = usage_error("purge", "%s has no inbox '%s'", p.common.path, p.inbox);
+		admin_end(conf);
+		return rc;
+	}
 	sigaction(SIGINT, &(struct sigaction){ .sa_handler = on_signal }, NULL);
 	sigaction(SIGTERM, &(struct sigaction){ .sa_handler = on_signal }, NULL);
 	rc = purge(&p, conf);

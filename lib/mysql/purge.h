@@ -36,13 +36,19 @@ struct purge_sink {
 /* Borrows `conf`; `sink` (or NULL) is copied. With `dry_run` rows are counted as due and stay. */
 int purger_new(struct purger **out, const struct source_conf *conf, const struct purge_sink *sink,
 	bool dry_run, struct err *e) MUST_CHECK;
+/* The same for an inbox: rows processed longer ago than its age. `table` is borrowed, and to be as
+ * inbox_read() found it over the session of each step. */
+struct inbox_table;
+int purger_inbox_new(struct purger **out, const struct inbox_conf *conf,
+	const struct inbox_table *table, const struct purge_sink *sink, bool dry_run,
+	struct err *e) MUST_CHECK;
 void purger_free(struct purger *p);
 
 /* Is there anything to do, by the configuration? */
 bool purger_wanted(const struct source_conf *conf);
 
 /* The next step of the pass, or the first of a new one; removes `limit` rows at most (0: as many as
- * its rate allows). `table` is the source's as the session found it.
+ * its rate allows). `table` is the source's as the session found it (an inbox: NULL).
  *
  * On -1 with ERR_RETRY or ERR_REFUSED the rows of this step are passed over, to be met by the next
  * pass, and the pass goes on with the next step; with any other kind it is over. */

@@ -52,11 +52,16 @@ static void first_fault(void *arg, const struct finding *f)
 static int read_table(struct item *it, struct err *e)
 {
 	const struct source_conf *conf = it->source;
-	const struct schema_wish wish = { NULL, 0, conf->ordering == ORDERING_AGGREGATE, NULL };
+	struct schema_wish wish = { 0 };
 	struct err fault = { 0 };
 	const struct finding_sink sink = { first_fault, &fault };
 	struct schema schema;
 
+	if (it->inbox != NULL) {
+		it->known = inbox_read(it->session, it->inbox, &it->inbox_table, e) == 0;
+		return it->known ? 0 : -1;
+	}
+	wish.ordered = conf->ordering == ORDERING_AGGREGATE;
 	session_begin(it->session);
 	if (schema_read(it->session, conf->database.name, conf->table, &schema, e) < 0)
 		return -1;
@@ -109,7 +114,7 @@ void job_worked(struct item *it, enum job_kind kind, const char *again)
 	struct job *job = &it->job[kind];
 
 	if (job->failing)
-		log_info("upkeep", again, F_STR("source", it->name));
+		log_info("upkeep", again, F_STR(it->kind, it->name));
 	job->failing = false;
 	job->again_us = 0;
 }
@@ -128,7 +133,7 @@ void job_failed(struct upkeep *u, struct item *it, enum job_kind kind, const cha
 	job->due_us = now_us + job->again_us;
 	if (!atomic_load(&u->stop) &&
 		log_limit_pass(&job->limit, now_us, LOG_EVERY_US, &suppressed))
-		log_warn("upkeep", what, F_STR("source", it->name), F_ERR(e),
+		log_warn("upkeep", what, F_STR(it->kind, it->name), F_ERR(e),
 			F_UINT("suppressed", suppressed));
 }
 
@@ -161,27 +166,25 @@ static void set_absent(struct item *it)
 {
 	for (unsigned g = 0; g < GAUGES; g++)
 		metric_absent(it->gauges[g]);
+	inbox_set_absent(it);
 }
 
-static void counted(
-	struct upkeep *u, struct item *it, const struct table_sample *s, int64_t took_us)
+static void counted(struct upkeep *u, struct item *it, int64_t took_us)
 {
 	int64_t now_us = clock_mono_us(), pause_us = (SHARE - 1) * took_us;
-	int64_t least_us = it->source->poll_interval_us > UPKEEP_INTERVAL_US
-				   ? it->source->poll_interval_us
-				   : UPKEEP_INTERVAL_US;
+	int64_t least_us = UPKEEP_INTERVAL_US;
 
+	if (it->source != NULL && it->source->poll_interval_us > least_us)
+		least_us = it->source->poll_interval_us;
 	job_worked(it, JOB_COUNT, "table counted again");
-	set_gauges(it, s);
 	pthread_mutex_lock(&u->lock);
-	it->sample = *s;
 	it->sampled = true;
 	it->sampled_us = now_us;
 	pthread_mutex_unlock(&u->lock);
 	it->job[JOB_COUNT].due_us = now_us + (pause_us > least_us ? pause_us : least_us);
 }
 
-static int count(struct item *it, void *arg, struct err *e)
+static int count_source(struct item *it, void *arg, struct err *e)
 {
 	return gauges_read(it->session, &it->table, it->source, arg, e);
 }
@@ -190,17 +193,27 @@ static void count_pass(struct upkeep *u, struct item *it)
 {
 	struct table_sample sample;
 	struct err e = { 0 };
-	int64_t start_us = clock_mono_us();
+	int64_t start_us = clock_mono_us(), took_us;
+	bool inbox = it->inbox != NULL;
 
-	if (item_try(u, it, count, &sample, &e) == 0) {
-		counted(u, it, &sample, clock_mono_us() - start_us);
+	if (item_try(u, it, inbox ? inbox_count_rows : count_source, &sample, &e) < 0) {
+		set_absent(it);
+		pthread_mutex_lock(&u->lock);
+		it->sampled = false;
+		pthread_mutex_unlock(&u->lock);
+		job_failed(u, it, JOB_COUNT, "table not counted, its gauges are absent", &e);
 		return;
 	}
-	set_absent(it);
-	pthread_mutex_lock(&u->lock);
-	it->sampled = false;
-	pthread_mutex_unlock(&u->lock);
-	job_failed(u, it, JOB_COUNT, "table not counted, its gauges are absent", &e);
+	took_us = clock_mono_us() - start_us;
+	if (inbox) {
+		inbox_set_series(u, it);
+	} else {
+		set_gauges(it, &sample);
+		pthread_mutex_lock(&u->lock);
+		it->sample = sample;
+		pthread_mutex_unlock(&u->lock);
+	}
+	counted(u, it, took_us);
 }
 
 /* --- all tables ----------------------------------------------------------------------------- */
@@ -222,13 +235,13 @@ static void pass(struct upkeep *u, struct item *it, enum job_kind kind)
 
 static void make_series(struct upkeep *u, struct item *it)
 {
-	struct metric_label by_source[] = { { "source", it->name }, { NULL, NULL } };
+	struct metric_label labels[] = { { it->kind, it->name }, { NULL, NULL } };
 
-	for (unsigned g = 0; g < GAUGES; g++)
-		it->gauges[g] = metrics_gauge(
-			u->metrics, gauge_names[g].name, gauge_names[g].help, by_source);
+	for (unsigned g = 0; g < GAUGES && it->source != NULL; g++)
+		it->gauges[g] =
+			metrics_gauge(u->metrics, gauge_names[g].name, gauge_names[g].help, labels);
 	it->age = metrics_gauge(u->metrics, "sample_age_seconds",
-		"How old the counts of the table are; grows while they cannot be had.", by_source);
+		"How old the counts of the table are; grows while they cannot be had.", labels);
 }
 
 static void items_free(struct upkeep *u, struct item *items, size_t n)
@@ -237,56 +250,90 @@ static void items_free(struct upkeep *u, struct item *items, size_t n)
 		for (unsigned g = 0; g < GAUGES; g++)
 			metrics_drop(u->metrics, items[i].gauges[g]);
 		metrics_drop(u->metrics, items[i].age);
+		inbox_drop(u, &items[i]);
 		purge_drop(u, &items[i]);
 		session_free(items[i].session);
 	}
 	free(items);
 }
 
-static const struct item *find(const struct item *items, size_t n, const char *name)
+static struct item *find(struct item *items, size_t n, const char *kind, const char *name)
 {
 	for (size_t i = 0; i < n; i++)
-		if (strcmp(items[i].name, name) == 0)
+		if (strcmp(items[i].kind, kind) == 0 && strcmp(items[i].name, name) == 0)
 			return &items[i];
 	return NULL;
 }
 
-/* Takes the new configuration over; what is known of a source that stays is kept. */
+static bool same_table(const struct item *a, const struct item *b)
+{
+	return a->inbox != NULL ? config_inbox_equal(a->inbox, b->inbox)
+				: config_source_equal(a->source, b->source);
+}
+
+static bool same_retention(const struct item *a, const struct item *b)
+{
+	return a->inbox != NULL ||
+	       config_retention_equal(&a->source->retention, &b->source->retention);
+}
+
+/* What is known of the table goes over. */
+static void keep(struct item *it, struct item *was)
+{
+	it->job[JOB_COUNT] = was->job[JOB_COUNT];
+	/* a pass that is under way begins anew */
+	if (was->pass_us == 0 && same_retention(was, it))
+		it->job[JOB_PURGE] = was->job[JOB_PURGE];
+	it->sampled = was->sampled;
+	it->sampled_us = was->sampled_us;
+	it->sample = was->sample;
+	it->counted = was->counted;
+	it->series = was->series;
+	it->series_count = was->series_count;
+	it->series_cap = was->series_cap;
+	was->counted = (struct inbox_sample){ 0 };
+	was->series = NULL;
+	was->series_count = was->series_cap = 0;
+}
+
+static void make_item(struct upkeep *u, struct item *it, const struct config *conf, size_t i)
+{
+	struct item *was;
+	struct err e = { 0 };
+
+	if (i < conf->source_count) {
+		it->source = &conf->sources[i];
+		it->kind = "source";
+		it->name = it->source->name;
+		it->database = &it->source->database;
+	} else {
+		it->inbox = &conf->inboxes[i - conf->source_count];
+		it->kind = "inbox";
+		it->name = it->inbox->name;
+		it->database = &it->inbox->database;
+	}
+	it->sampled_us = clock_mono_us();
+	make_series(u, it);
+	if (purge_make(u, it, &e) < 0)
+		log_error("upkeep", "rows are not removed", F_STR(it->kind, it->name), F_ERR(&e));
+	was = find(u->items, u->count, it->kind, it->name);
+	if (was != NULL && same_table(was, it))
+		keep(it, was);
+	else
+		set_absent(it);
+}
+
+/* Takes the new configuration over. */
 static void take_over(struct upkeep *u, struct parcel *p)
 {
-	size_t n = p->conf != NULL ? p->conf->source_count : 0, old_count = u->count;
+	size_t n = p->conf->source_count + p->conf->inbox_count, old_count = u->count;
 	struct item *items = calloc(n > 0 ? n : 1, sizeof(*items)), *old = u->items;
 	struct parcel *former;
 
 	if (items == NULL)
 		n = 0; /* no gauges are better than wrong ones */
-	for (size_t i = 0; i < n; i++) {
-		struct item *it = &items[i];
-		const struct item *was;
-		struct err e = { 0 };
-
-		it->source = &p->conf->sources[i];
-		it->name = it->source->name;
-		it->database = &it->source->database;
-		it->sampled_us = clock_mono_us();
-		make_series(u, it);
-		if (purge_make(u, it, &e) < 0)
-			log_error("upkeep", "rows are not removed", F_STR("source", it->name),
-				F_ERR(&e));
-		was = find(old, old_count, it->name);
-		if (was != NULL && config_source_equal(was->source, it->source)) {
-			it->job[JOB_COUNT] = was->job[JOB_COUNT];
-			/* a pass that is under way begins anew */
-			if (was->pass_us == 0 && config_retention_equal(&was->source->retention,
-							 &it->source->retention))
-				it->job[JOB_PURGE] = was->job[JOB_PURGE];
-			it->sampled = was->sampled;
-			it->sampled_us = was->sampled_us;
-			it->sample = was->sample;
-		} else {
-			set_absent(it);
-		}
-	}
+	for (size_t i = 0; i < n; i++)
+		make_item(u, &items[i], p->conf, i);
 	pthread_mutex_lock(&u->lock);
 	u->items = items;
 	u->count = n;
@@ -465,7 +512,7 @@ bool upkeep_sample(struct upkeep *u, const char *source, struct table_sample *ou
 
 	*age_us = 0;
 	pthread_mutex_lock(&u->lock);
-	it = u->items != NULL ? find(u->items, u->count, source) : NULL;
+	it = u->items != NULL ? find(u->items, u->count, "source", source) : NULL;
 	if (it != NULL) {
 		sampled = it->sampled;
 		*age_us = clock_mono_us() - it->sampled_us;

@@ -4,6 +4,7 @@
 #define OUTBOXD_UPKEEP_IMPL_H
 
 #include "log/log.h"
+#include "mysql/inbox.h"
 #include "mysql/purge.h"
 #include "mysql/purge_pace.h"
 #include "supervisor/upkeep.h"
@@ -42,12 +43,20 @@ struct job {
 struct item {
 	const char *name;
 	const struct database_conf *database;
-	const struct source_conf *source;
+	const struct source_conf *source; /* or */
+	const struct inbox_conf *inbox;
+	const char *kind; /* "source", "inbox": the label of its series, and in the log */
 	struct session *session;
 	struct outbox_table table;
+	struct inbox_table inbox_table;
 	bool known; /* the table has been read since the session was opened */
 	struct job job[JOBS];
 	struct metric *gauges[GAUGES], *age, *purged;
+
+	/* of an inbox, as they were counted last */
+	struct inbox_sample counted;
+	struct inbox_series *series;
+	size_t series_count, series_cap;
 
 	struct purger *purger; /* NULL: rows stay for ever */
 	struct purge_pace pace;
@@ -94,6 +103,12 @@ void job_worked(struct item *it, enum job_kind kind, const char *again);
 /* It did not: tells so now and then, and sets when to try again. */
 void job_failed(struct upkeep *u, struct item *it, enum job_kind kind, const char *what,
 	const struct err *e);
+
+/* In upkeep_inbox.c. */
+int inbox_count_rows(struct item *it, void *arg, struct err *e); /* for item_try() */
+void inbox_set_series(struct upkeep *u, struct item *it);
+void inbox_set_absent(struct item *it);
+void inbox_drop(struct upkeep *u, struct item *it);
 
 /* In upkeep_purge.c. */
 int purge_make(struct upkeep *u, struct item *it, struct err *e);

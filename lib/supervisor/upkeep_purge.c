@@ -5,6 +5,7 @@
 #define WINDOW_US (60 * US_PER_SEC)
 /* After a pass that spent t on rounds in vain the next one comes no sooner than this many t. */
 #define VAIN_SHARE 20
+#define INBOX_INTERVAL_US (60 * US_PER_SEC)
 #define DEAD_SHOWN 10
 
 static void on_gone(void *arg, struct slice event_id)
@@ -18,11 +19,26 @@ static void on_gone(void *arg, struct slice event_id)
 	}
 }
 
+static int make_inbox(struct upkeep *u, struct item *it, struct err *e)
+{
+	struct metric_label by_inbox[] = { { it->kind, it->name }, { NULL, NULL } };
+
+	it->purged = metrics_counter(u->metrics, "inbox_purged_total",
+		"Processed rows that retention deleted from the inbox.", by_inbox);
+	it->job[JOB_PURGE].due_us = TIME_NEVER;
+	if (it->inbox->retention.processed_us == AGE_NEVER)
+		return 0;
+	it->job[JOB_PURGE].due_us = clock_mono_us();
+	return purger_inbox_new(&it->purger, it->inbox, &it->inbox_table, NULL, false, e);
+}
+
 int purge_make(struct upkeep *u, struct item *it, struct err *e)
 {
-	struct metric_label by_source[] = { { "source", it->name }, { NULL, NULL } };
+	struct metric_label by_source[] = { { it->kind, it->name }, { NULL, NULL } };
 	const struct purge_sink sink = { on_gone, it };
 
+	if (it->inbox != NULL)
+		return make_inbox(u, it, e);
 	it->purged = metrics_counter(u->metrics, "purged_events_total",
 		"Events that retention deleted or moved, those deleted as they were sent included.",
 		by_source);
@@ -48,13 +64,16 @@ static int step(struct item *it, void *arg, struct err *e)
 /* What was never delivered is never deleted in silence. */
 static void tell_of_dead(struct item *it, const struct purge_step *done)
 {
-	const struct retention_conf *r = &it->source->retention;
+	const struct retention_conf *r;
 
+	if (it->source == NULL)
+		return;
+	r = &it->source->retention;
 	if (done->dead > 0)
 		log_warn("retention",
 			r->archive_table != NULL ? "dead events moved to the archive, never sent"
 						 : "dead events deleted, never sent",
-			F_STR("source", it->name), F_UINT("rows", done->dead),
+			F_STR(it->kind, it->name), F_UINT("rows", done->dead),
 			F_SLICE("event_ids", buf_slice(&it->dead)),
 			F_STR("more", it->dead_shown > DEAD_SHOWN ? "yes" : "no"));
 	buf_reset(&it->dead);
@@ -63,10 +82,11 @@ static void tell_of_dead(struct item *it, const struct purge_step *done)
 
 static void end_pass(struct item *it, int64_t now_us)
 {
-	int64_t pause_us = it->source->retention.interval_us;
+	int64_t pause_us =
+		it->source != NULL ? it->source->retention.interval_us : INBOX_INTERVAL_US;
 
 	if (it->pass_gone > 0)
-		log_info("retention", "rows removed", F_STR("source", it->name),
+		log_info("retention", "rows removed", F_STR(it->kind, it->name),
 			F_UINT("rows", it->pass_gone), F_UINT("dead", it->pass_dead),
 			F_US("took", now_us - it->pass_us));
 	if (pause_us < VAIN_SHARE * it->vain_us)
@@ -77,12 +97,12 @@ static void end_pass(struct item *it, int64_t now_us)
 
 void purge_pass(struct upkeep *u, struct item *it)
 {
-	const struct retention_conf *r = &it->source->retention;
+	const struct retention_conf *r = it->source != NULL ? &it->source->retention : NULL;
 	int64_t start_us = clock_mono_us(), now_us, took_us, pause_us;
 	struct purge_step done = { 0 };
 	struct err e = { 0 };
 
-	if (!config_window_open(&r->window, clock_wall_us())) {
+	if (r != NULL && !config_window_open(&r->window, clock_wall_us())) {
 		purger_stop(it->purger, it->session);
 		it->pass_us = 0;
 		it->job[JOB_PURGE].due_us =
@@ -116,6 +136,7 @@ void purge_pass(struct upkeep *u, struct item *it)
 	}
 	if (done.gone == 0 && done.due == 0)
 		it->vain_us += took_us;
-	pause_us = purge_pause(&it->pace, r->max_rate, done.gone, took_us, done.waiting_us, now_us);
+	pause_us = purge_pause(&it->pace, r != NULL ? r->max_rate : 0, done.gone, took_us,
+		done.waiting_us, now_us);
 	it->job[JOB_PURGE].due_us = now_us + pause_us;
 }

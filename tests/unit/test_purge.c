@@ -1,4 +1,5 @@
 /* Retention: when, how fast, and in which statements. */
+#include "mysql/inbox.h"
 #include "mysql/purge_pace.h"
 #include "mysql/statements_purge.h"
 
@@ -189,10 +190,82 @@ START_TEST(what_is_deleted_as_it_is_sent_is_fenced_like_everything_else)
 }
 END_TEST
 
+static struct inbox_table inbox_of(const char *index)
+{
+	struct inbox_table t = { .name = "`d`.`inbox_event`",
+		.event_id_is = "E",
+		.consumer_is = "C",
+		.has_received = true,
+		.received_fraction = 6,
+		.processed_fraction = 3 };
+
+	snprintf(t.consumer_index, sizeof(t.consumer_index), "%s", index);
+	return t;
+}
+
+START_TEST(an_inbox_is_read_along_its_index_or_else_by_its_key)
+{
+	struct inbox_table t = inbox_of("`i`");
+	struct inbox_cursor c = { 0 };
+	struct slice after = SLICE_LIT("it's");
+	struct buf b = { 0 };
+
+	sql_inbox_consumer(&b, &t, NULL);
+	ck_assert_str_eq(text_of(&b), "SELECT `consumer_name` FROM `d`.`inbox_event` FORCE INDEX "
+				      "(`i`) ORDER BY `consumer_name` LIMIT 1");
+	buf_reset(&b);
+	sql_inbox_consumer(&b, &t, &after);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT `consumer_name` FROM `d`.`inbox_event` FORCE INDEX (`i`) WHERE "
+		"`consumer_name`>'it\\'s' ORDER BY `consumer_name` LIMIT 1");
+	buf_reset(&b);
+	buf_adds(&c.consumer, "c");
+	buf_adds(&c.event_id, "e");
+	sql_inbox_read(&b, &t, "DONE", US_PER_SEC, &c, 7);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT `event_id`,`consumer_name`,`received_at`,(`status`='DONE' AND "
+		"`processed_at`<NOW(3)-INTERVAL 1000000 MICROSECOND) IS TRUE FROM "
+		"`d`.`inbox_event` FORCE INDEX (`i`) WHERE `consumer_name`='c' AND "
+		"`status`='DONE' AND `received_at`<NOW(6)-INTERVAL 1000000 MICROSECOND ORDER BY "
+		"`received_at`,`event_id` LIMIT 7");
+	buf_reset(&b);
+	t = inbox_of("");
+	c.begun = true;
+	sql_inbox_read(&b, &t, "DONE", US_PER_SEC, &c, 7);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT `event_id`,`consumer_name`,'',(`status`='DONE' AND "
+		"`processed_at`<NOW(3)-INTERVAL 1000000 MICROSECOND) IS TRUE FROM "
+		"`d`.`inbox_event` FORCE INDEX (PRIMARY) WHERE (`event_id`>'e' OR (`event_id`='e' "
+		"AND `consumer_name`>'c')) ORDER BY `event_id`,`consumer_name` LIMIT 7");
+	buf_fini(&c.consumer);
+	buf_fini(&c.event_id);
+	buf_fini(&b);
+}
+END_TEST
+
+START_TEST(rows_of_an_inbox_are_removed_by_their_key_in_its_own_collation)
+{
+	struct inbox_table t = inbox_of("`i`");
+	struct buf b = { 0 };
+
+	sql_inbox_lock(&b, &t, "DONE", US_PER_SEC, SLICE_LIT("[[\"a\\\"\",\"c\"]]"), false);
+	ck_assert_str_eq(text_of(&b),
+		"SELECT i.`event_id`,i.`consumer_name` FROM "
+		"JSON_TABLE('[[\\\"a\\\\\\\"\\\",\\\"c\\\"]]','$[*]' COLUMNS (`e` VARCHAR(1024) "
+		"CHARACTER SET utf8mb4 PATH '$[0]',`c` VARCHAR(1024) CHARACTER SET utf8mb4 PATH "
+		"'$[1]')) AS k STRAIGHT_JOIN `d`.`inbox_event` AS i FORCE INDEX (PRIMARY) ON "
+		"i.`event_id`=E AND i.`consumer_name`=C WHERE `status`='DONE' AND "
+		"`processed_at`<NOW(3)-INTERVAL 1000000 MICROSECOND FOR UPDATE OF i SKIP LOCKED");
+	buf_fini(&b);
+}
+END_TEST
+
 UNIT_MAIN("purge", a_purge_works_a_quarter_of_the_time_at_most,
 	it_holds_back_while_events_wait_longer_and_longer_and_comes_back,
 	a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only,
 	a_rate_is_kept_and_its_batches_are_small,
 	reading_goes_along_the_claim_index_from_where_it_ended,
 	removal_touches_the_rows_named_and_judges_them_again,
-	what_is_deleted_as_it_is_sent_is_fenced_like_everything_else)
+	what_is_deleted_as_it_is_sent_is_fenced_like_everything_else,
+	an_inbox_is_read_along_its_index_or_else_by_its_key,
+	rows_of_an_inbox_are_removed_by_their_key_in_its_own_collation)
