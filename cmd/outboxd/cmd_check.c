@@ -130,10 +130,7 @@ static void check_inbox(struct report *r, const struct inbox_conf *inbox)
 {
 	struct finding_sink sink = { on_finding, r };
 	struct err e = { 0 };
-	char where[100];
 
-	snprintf(where, sizeof(where), "inbox %s", inbox->name);
-	check_secret(r, where, &inbox->database.password);
 	(void)inbox_check(inbox, &sink, &e);
 }
 
@@ -400,6 +397,12 @@ static void check_files(struct report *r, const struct config *conf, const struc
 			continue;
 		check_secret(r, where, &broker->password, &broker->tls);
 		check_encryption(r, where, broker);
+	}
+	for (size_t i = 0; i < conf->inbox_count && o->source == NULL; i++) {
+		const struct inbox_conf *inbox = &conf->inboxes[i];
+
+		snprintf(where, sizeof(where), "inbox %s", inbox->name);
+		check_secret(r, where, &inbox->database.password, &inbox->database.tls);
 	}
 }
 
