@@ -47,7 +47,7 @@ UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
 TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS))
 
-.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak
+.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak valgrind
 all: missing $(B)/outboxd
 
 missing:
@@ -113,6 +113,8 @@ chaos:
 	@tests/chaos/chaos
 soak:
 	@tests/chaos/soak
+valgrind:
+	@tests/chaos/soak valgrind
 lint:
 	@tests/lint/lint
 format:
@@ -156,6 +158,8 @@ help:
 	@echo 'make lint         formatter, static analysis, layering, man pages, scripts, unit file'
 	@echo 'make bench        performance, measured in one run'
 	@echo 'make chaos        real servers, random faults; CHAOS_SECONDS, SEED'
+	@echo 'make soak         one daemon, a long mild load: is what it takes flat? SOAK_SECONDS'
+	@echo 'make valgrind     the daemon under memcheck, for a minute'
 	@echo 'make unit sim integration   parts of check; integration wants: eval "$$(tests/servers env)"'
 	@echo 'MYSQL=mysqlclient           builds with that client library instead of the first one found'
 

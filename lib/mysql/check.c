@@ -586,6 +586,44 @@ static const char *mend_connection(const struct err *e)
 	return "";
 }
 
+/* --- rows ------------------------------------------------------------------------------------ */
+
+/* The longest lease that can be configured, and slack. */
+#define LEASE_ABSURD_HOURS 2
+
+static int row_count(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	(void)statement, (void)count, (void)e;
+	*(int64_t *)arg = value_int(v[0], 0);
+	return 0;
+}
+
+/* No relay writes a lease like that, and none takes such a row over before its end. */
+static void check_leases(struct check *c)
+{
+	int64_t rows = 0;
+	struct reply r = { .row = row_count, .arg = &rows };
+	char fix[700];
+	struct err e;
+
+	buf_addf(&c->text,
+		"SELECT COUNT(*) FROM %s WHERE `status`='PROCESSING' AND "
+		"`locked_until`>NOW(6)+INTERVAL %d HOUR",
+		c->table.name, LEASE_ABSURD_HOURS);
+	if (run(c, &r, &e) < 0 || rows == 0)
+		return;
+	snprintf(fix, sizeof(fix),
+		"UPDATE %.560s SET locked_until=NULL WHERE status='PROCESSING' AND "
+		"locked_until>NOW()+INTERVAL %d HOUR",
+		c->table.name, LEASE_ABSURD_HOURS);
+	report(c, SEVERITY_WARNING, c->conf->table, fix,
+		"%" PRId64
+		" rows are held by leases longer than any relay takes, and stay where they "
+		"are until those end",
+		rows);
+}
+
 /* --- all ------------------------------------------------------------------------------------ */
 
 static int examine(struct check *c, const char *const *extra, size_t extra_count, struct err *e)
@@ -623,6 +661,8 @@ static int examine(struct check *c, const char *const *extra, size_t extra_count
 		check_triggers(c);
 	if (session_is_open(c->session))
 		check_plans(c);
+	if (session_is_open(c->session))
+		check_leases(c);
 	return 0;
 }
 

@@ -285,9 +285,9 @@ START_TEST(a_server_that_refuses_every_statement_is_named_and_tried_slowly_and_o
 	rig_open(&r, 4);
 	rig_conf(&r, &c);
 	for (unsigned i = 0; i < 3; i++) {
-		struct proxy_rule rule = { .text = "CONNECTION_ID()",
-			.action = PROXY_ERROR,
-			.error = refusals[i].code };
+		struct proxy_rule rule = {
+			.text = "CONNECTION_ID()", .action = PROXY_ERROR, .error = refusals[i].code
+		};
 
 		proxies[i] = proxy_start(env_get()->db_host, env_get()->db_port);
 		proxy_rule(proxies[i], &rule);
@@ -438,22 +438,24 @@ START_TEST(with_autocommit_off_everywhere_a_renamed_table_is_waited_for_and_its_
 
 	scene_open(&s, "aggregate");
 	name = s.rig.schema[0].name;
-	db_exec(s.rig.db,
-		"SET GLOBAL autocommit=0,GLOBAL init_connect='SET autocommit=0,time_zone=\"-07:00\"',"
-		"GLOBAL sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES'");
+	db_exec(s.rig.db, "SET GLOBAL autocommit=0,GLOBAL init_connect='SET "
+			  "autocommit=0,time_zone=\"-07:00\"',"
+			  "GLOBAL sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES'");
 	producer = producer_start(&s.rig.schema[0], &p);
 	daemon_start(s.daemon);
 	daemon_wait_ready(s.daemon, true);
 	WAIT_FOR(10000, rig_rows(&s.rig, 0, "status='SENT'") > 100);
-	db_exec(s.rig.db, "SET SESSION lock_wait_timeout=5; RENAME TABLE %s.outbox_event TO %s.away",
-		name, name);
+	db_exec(s.rig.db,
+		"SET SESSION lock_wait_timeout=5; RENAME TABLE %s.outbox_event TO %s.away", name,
+		name);
 	WAIT_FOR(10000, daemon_metric(s.daemon, "outboxd_source_up{source=\"s0\"}") == 0);
 	db_exec(s.rig.db, "RENAME TABLE %s.away TO %s.outbox_event", name, name);
 	WAIT_FOR(10000, daemon_metric(s.daemon, "outboxd_source_up{source=\"s0\"}") == 1);
 	producer_stop(producer);
 	rig_wait_sent(&s.rig, 0, 20000);
 	db_exec(s.rig.db,
-		"CREATE TABLE %s.next LIKE %s.outbox_event; ALTER TABLE %s.next ADD COLUMN n INT NULL "
+		"CREATE TABLE %s.next LIKE %s.outbox_event; ALTER TABLE %s.next ADD COLUMN n INT "
+		"NULL "
 		"FIRST; INSERT INTO %s.next (id,event_id,aggregate_type,aggregate_id,event_type,"
 		"payload,status,created_at,sent_at) SELECT id,event_id,aggregate_type,aggregate_id,"
 		"event_type,payload,status,created_at,sent_at FROM %s.outbox_event; RENAME TABLE "
@@ -463,6 +465,38 @@ START_TEST(with_autocommit_off_everywhere_a_renamed_table_is_waited_for_and_its_
 	db_produce(s.rig.db, &s.rig.schema[0], &p);
 	rig_wait_sent(&s.rig, 0, 20000);
 	db_exec(s.rig.db, "SET GLOBAL autocommit=1,GLOBAL init_connect='',GLOBAL sql_mode=DEFAULT");
+	scene_close(&s);
+}
+END_TEST
+
+/* What a proxy that shares server connections among clients does to what was set on them. */
+START_TEST(a_session_that_somebody_else_has_changed_is_not_trusted)
+{
+	static const char *const changes[] = { "SET time_zone='-07:00'",
+		"SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ" };
+	struct production p = { .count = 50, .aggregates = 10 };
+	struct scene s;
+
+	scene_open(&s, "aggregate");
+	daemon_start(s.daemon);
+	daemon_wait_ready(s.daemon, true);
+	for (unsigned i = 0; i < ARRAY_LEN(changes); i++) {
+		struct proxy_rule rule = { .text = "CONNECTION_ID()",
+			.action = PROXY_INJECT,
+			.inject = changes[i],
+			.times = 1 };
+
+		proxy_rule(s.database, &rule);
+		WAIT_FOR(10000, proxy_hits(s.database) == 1);
+		proxy_rule(s.database, NULL);
+		p.first = 1 + i * p.count;
+		db_produce(s.rig.db, &s.rig.schema[0], &p);
+		rig_wait_sent(&s.rig, 0, 10000);
+	}
+	REQUIRE_INT(daemon_log(s.daemon, "hands out other sessions", NULL), >=, 1);
+	REQUIRE_INT(
+		daemon_metric(s.daemon, "outboxd_db_errors_total{class=\"link\",source=\"s0\"}"),
+		==, 2);
 	scene_close(&s);
 }
 END_TEST
@@ -558,5 +592,6 @@ RIG_MAIN("daemon: database", 120, a_claim_whose_commit_ends_in_a_deadlock_is_not
 	polling_goes_on_after_an_error_of_any_kind,
 	a_database_that_cannot_be_had_costs_no_cpu_no_log_and_no_descriptor,
 	with_autocommit_off_everywhere_a_renamed_table_is_waited_for_and_its_successor_used,
+	a_session_that_somebody_else_has_changed_is_not_trusted,
 	an_idle_relay_holds_no_transaction_and_no_lock_on_the_table,
 	what_another_made_of_a_row_is_not_overwritten)

@@ -1255,12 +1255,13 @@ START_TEST(rabbitmq_closes_one_channel_a_thousand_times_and_memory_stays_flat)
 	struct consumer c;
 	struct bench *b;
 	long before = 0;
+	size_t times = getenv("OUTBOXD_TEST_LONG") != NULL ? 5000 : 1000;
 
 	NEED_RABBITMQ();
 	c = consume("closed");
 	b = bench_real();
 	connected(b);
-	for (size_t i = 0; i < 1000; i++) {
+	for (size_t i = 0; i < times; i++) {
 		if (i == 100)
 			before = resident_kib();
 		ck_assert_int_eq(send_one(b, CHANNEL_FAST, "x.closed", "order"), 0);
@@ -1269,11 +1270,11 @@ START_TEST(rabbitmq_closes_one_channel_a_thousand_times_and_memory_stays_flat)
 		ck_assert_uint_eq(b->closed_code, 404);
 		ck_assert_int_eq(b->p->ops->reopen(b->p, CHANNEL_QUARANTINE, &b->e), 0);
 	}
-	UNTIL(b, b->acked == 1000);
+	UNTIL(b, b->acked == times);
 	ck_assert_uint_eq(b->closed[CHANNEL_FAST], 0);
 	still_flat(before, 512);
 	ck_assert_int_eq(send_one(b, CHANNEL_QUARANTINE, "x.closed", "order"), 0);
-	UNTIL(b, b->acked == 1001);
+	UNTIL(b, b->acked == times + 1);
 	bench_real_end(b);
 	consumer_end(&c);
 }
@@ -1336,6 +1337,7 @@ START_TEST(rabbitmq_takes_sixteen_mebibytes_byte_for_byte)
 	size_t n = 16 << 20;
 	unsigned char *body;
 	amqp_message_t m;
+	int again;
 
 	NEED_RABBITMQ();
 	body = malloc(n);
@@ -1347,11 +1349,11 @@ START_TEST(rabbitmq_takes_sixteen_mebibytes_byte_for_byte)
 	ck_assert_int_eq(send_body(b, CHANNEL_FAST, "x.large", "order",
 				 (struct slice){ (const char *)body, n }),
 		0);
-	ck_assert_int_eq(send_body(b, CHANNEL_FAST, "x.large", "order",
-				 (struct slice){ (const char *)body, 0 }),
-		-1);
-	ck_assert_int_eq(b->e.kind, ERR_AGAIN);
-	UNTIL(b, b->acked == 1);
+	/* behind it there is no room, unless the broker has read it all by now */
+	again = send_body(
+		b, CHANNEL_FAST, "x.large", "order", (struct slice){ (const char *)body, 0 });
+	ck_assert(again == 0 || b->e.kind == ERR_AGAIN);
+	UNTIL(b, b->acked == (again == 0 ? 2 : 1));
 	m = take(&c);
 	ck_assert_uint_eq(m.body.len, n);
 	ck_assert(memcmp(m.body.bytes, body, n) == 0);

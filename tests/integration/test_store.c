@@ -2359,6 +2359,12 @@ START_TEST(check_tells_what_is_wrong_and_how_to_mend_it)
 	ck_assert_ptr_nonnull(strstr(all.text, "DATETIME is taken as UTC"));
 	ck_assert_msg(strstr(all.text, "GRANT UPDATE") != NULL, "%s", all.text);
 	ck_assert_msg(all.count[SEVERITY_FAULT] >= 1, "%s", all.text);
+	sql("INSERT INTO outbox_event "
+	    "(event_id,aggregate_type,aggregate_id,event_type,payload,status,"
+	    "locked_by,locked_until) VALUES ('e','o','1','c','{}','PROCESSING','gone/1/0',"
+	    "'2037-01-01')");
+	all = check_source(&plain);
+	ck_assert_msg(strstr(all.text, "1 rows are held by leases longer") != NULL, "%s", all.text);
 	sql("DROP TABLE outbox_event");
 	all = check_source(&plain);
 	ck_assert_msg(strstr(all.text, "does not exist") != NULL, "%s", all.text);

@@ -184,6 +184,25 @@ void env_server(enum which_server which, const char *verb)
 		unlink(path);
 }
 
+void env_mark(const char *what, bool broken)
+{
+	char path[600];
+
+	broken_path(path, sizeof(path), what);
+	if (broken)
+		env_write_file(path, what);
+	else
+		unlink(path);
+}
+
+bool env_marked(const char *what)
+{
+	char path[600];
+
+	broken_path(path, sizeof(path), what);
+	return access(path, F_OK) == 0;
+}
+
 void env_mend(void)
 {
 	for (int s = SERVER_DATABASE; s <= SERVER_BROKER; s++) {

@@ -35,6 +35,9 @@ enum which_server { SERVER_DATABASE, SERVER_BROKER };
  * written down, so that the next test mends it if this one dies meanwhile: env_mend(). */
 void env_server(enum which_server which, const char *verb);
 void env_mend(void);
+/* The same for what else a test breaks: it writes it down, and is asked whether it was. */
+void env_mark(const char *what, bool broken);
+bool env_marked(const char *what);
 
 /* Called with the reason when a test fails; must not return. Without one: stderr, exit 1. */
 extern void (*env_on_failure)(const char *text);

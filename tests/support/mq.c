@@ -432,5 +432,9 @@ void mq_alarm(bool on)
 	const char *clear[] = { "eval",
 		"rabbit_alarm:clear_alarm({resource_limit, memory, node()}).", NULL };
 
+	if (on)
+		env_mark("alarm", true);
 	mq_control(on ? set : clear);
+	if (!on)
+		env_mark("alarm", false);
 }

@@ -39,6 +39,8 @@ struct pair {
 	struct buf partial; /* of a client's MySQL packet */
 	char last[400];     /* the statement before */
 	bool cut_on_answer;
+	bool injected;      /* the next answer is to a statement of ours */
+	struct buf waiting; /* and this goes after it */
 };
 
 struct proxy {
@@ -83,6 +85,7 @@ static void drop(struct proxy *p, unsigned i)
 	clear_way(&c->up);
 	clear_way(&c->down);
 	buf_fini(&c->partial);
+	buf_fini(&c->waiting);
 	free(c);
 	p->pairs[i] = NULL;
 }
@@ -181,6 +184,16 @@ static void answer_error(struct proxy *p, struct pair *c, unsigned code)
 	push(p, &c->down, packet, len + 4);
 }
 
+static void inject(struct proxy *p, struct pair *c, const char *text)
+{
+	size_t len = strlen(text) + 1;
+	char packet[300] = { (char)(len & 0xFF), (char)(len >> 8), 0, 0, 3 };
+
+	memcpy(packet + 5, text, len - 1);
+	push(p, &c->up, packet, len + 4);
+	c->injected = true;
+}
+
 /* One whole packet of a client. false: the connection is to be reset. */
 static bool judge_packet(struct proxy *p, struct pair *c, const char *packet, size_t len)
 {
@@ -208,6 +221,10 @@ static bool judge_packet(struct proxy *p, struct pair *c, const char *packet, si
 			c->cut_on_answer = true;
 			break;
 		case PROXY_SWALLOW:
+			return true;
+		case PROXY_INJECT:
+			inject(p, c, r->inject);
+			buf_add(&c->waiting, packet, len);
 			return true;
 		}
 	}
@@ -264,6 +281,12 @@ static bool read_way(struct proxy *p, struct pair *c, struct way *w)
 		return from_client(p, c, data, (size_t)n);
 	if (c->cut_on_answer)
 		return false;
+	if (c->injected) {
+		c->injected = false;
+		push(p, &c->up, c->waiting.data, c->waiting.len);
+		buf_reset(&c->waiting);
+		return true;
+	}
 	push(p, w, data, (size_t)n);
 	return true;
 }

@@ -31,6 +31,7 @@ enum proxy_action {
 	PROXY_DROP_BEFORE, /* reset, the server does not see it */
 	PROXY_DROP_AFTER,  /* the server does it; its answer is not passed on, reset */
 	PROXY_SWALLOW,     /* neither passed on nor answered */
+	PROXY_INJECT,      /* `inject` is run on that session first, its answer kept */
 };
 
 /* For MySQL: what happens to a client's statement that contains `text`, if the statement before it
@@ -39,8 +40,9 @@ struct proxy_rule {
 	const char *text, *after;
 	enum proxy_action action;
 	unsigned error;
-	unsigned skip;  /* so many matches pass first */
-	unsigned times; /* then so many are hit; 0: all */
+	const char *inject; /* a statement whose answer is a lone OK */
+	unsigned skip;      /* so many matches pass first */
+	unsigned times;     /* then so many are hit; 0: all */
 };
 
 /* NULL: none any more. Strings must outlive the rule. Counts start anew. */

@@ -8,6 +8,8 @@ void rig_open_with(struct rig *r, unsigned schemas, const char *ddl)
 {
 	*r = (struct rig){ .schemas = schemas };
 	env_mend();
+	if (env_marked("alarm"))
+		mq_alarm(false);
 	r->db = db_open();
 	r->mq = mq_open();
 	for (unsigned i = 0; i < schemas; i++)
