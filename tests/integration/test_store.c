@@ -170,15 +170,17 @@ static void teardown(void)
 
 static struct source_conf source_of(enum ordering ordering)
 {
+	static const struct broker_conf broker = { .max_message_size = 16 << 20 };
 	struct source_conf s = {
 		.name = strdup("test"),
+		.broker = &broker,
 		.database = admin_conf,
 		.table = strdup("outbox_event"),
 		.ordering = ordering,
 		.batch = 500,
 		.poll_interval_us = US_PER_SEC,
 		.lease_us = 60 * US_PER_SEC,
-		.retention = { .sent_us = AGE_NEVER, .dead_us = AGE_NEVER },
+		.retention = { .sent_us = AGE_NEVER, .dead_us = AGE_NEVER, .batch = 5000 },
 	};
 
 	s.database.name = schema;
