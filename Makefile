@@ -16,7 +16,7 @@ MYSQL ?= $(firstword $(foreach p,libmariadb mysqlclient,$(shell $(PKG_CONFIG) --
 PACKAGES := $(MYSQL) librabbitmq yaml-0.1 libmicrohttpd libssl libcrypto
 
 # Asked only for targets that compile something.
-ifneq ($(filter-out clean help demo check lint format packages,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean help demo check lint format packages deb-check,$(or $(MAKECMDGOALS),all)),)
 MISSING := $(strip $(foreach p,$(if $(MYSQL),,libmariadb) $(PACKAGES),$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null || echo $(p))) \
 	$(shell echo '\#include <ev.h>' | $(CC) -E -x c - >/dev/null 2>&1 || echo libev))
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null)
@@ -47,7 +47,7 @@ UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
 TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS))
 
-.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak valgrind
+.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak valgrind deb deb-check
 all: missing $(B)/outboxd
 
 missing:
@@ -115,6 +115,10 @@ soak:
 	@tests/chaos/soak
 valgrind:
 	@tests/chaos/soak valgrind
+deb: all
+	@conf/deb/build
+deb-check:
+	@tests/deb
 lint:
 	@tests/lint/lint
 format:
@@ -123,13 +127,15 @@ format:
 install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/man/man5 \
 		$(DESTDIR)$(PREFIX)/share/outboxd/sql $(DESTDIR)$(PREFIX)/share/doc/outboxd $(DESTDIR)$(UNITDIR) \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(SYSCONFDIR)/outboxd $(DESTDIR)$(SYSCONFDIR)/logrotate.d
 	install -m 0755 $(B)/outboxd $(DESTDIR)$(PREFIX)/sbin/outboxd
 	install -m 0644 cmd/outboxd/outboxd.8 $(DESTDIR)$(PREFIX)/share/man/man8/
 	install -m 0644 conf/outboxd.yaml.5 $(DESTDIR)$(PREFIX)/share/man/man5/
 	install -m 0644 sql/*.sql $(DESTDIR)$(PREFIX)/share/outboxd/sql/
-	install -m 0644 conf/outboxd.rules.yaml $(DESTDIR)$(PREFIX)/share/outboxd/
-	install -m 0644 README.md CHANGELOG.md LICENSE conf/outboxd.full.yaml $(DESTDIR)$(PREFIX)/share/doc/outboxd/
+	install -m 0644 conf/outboxd.rules.yaml conf/outboxd.dashboard.json $(DESTDIR)$(PREFIX)/share/outboxd/
+	install -m 0644 conf/outboxd.bash-completion $(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboxd
+	install -m 0644 README.md CHANGELOG.md LICENSE conf/RUNNING.md conf/outboxd.full.yaml $(DESTDIR)$(PREFIX)/share/doc/outboxd/
 	sed 's|@SBINDIR@|$(PREFIX)/sbin|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' systemd/outboxd.service.in \
 		>$(DESTDIR)$(UNITDIR)/outboxd.service
 	chmod 0644 $(DESTDIR)$(UNITDIR)/outboxd.service
@@ -138,13 +144,21 @@ install: all
 		install -m 0644 systemd/outboxd.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/outboxd
 	test -e $(DESTDIR)$(SYSCONFDIR)/outboxd/outboxd.yaml || \
 		install -m 0640 conf/outboxd.yaml $(DESTDIR)$(SYSCONFDIR)/outboxd/outboxd.yaml
+# Onto this machine: the account, which reads the configuration and what lies beside it.
+	test -n "$(DESTDIR)" -o "$$(id -u)" -ne 0 || { \
+		getent group outboxd >/dev/null || systemd-sysusers $(PREFIX)/lib/sysusers.d/outboxd.conf || \
+			useradd --system --user-group --home-dir /nonexistent --shell /usr/sbin/nologin outboxd; \
+		chgrp outboxd $(SYSCONFDIR)/outboxd $(SYSCONFDIR)/outboxd/outboxd.yaml && \
+		chmod 0750 $(SYSCONFDIR)/outboxd; \
+	}
 
 # The configuration stays.
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/share/outboxd $(DESTDIR)$(PREFIX)/share/doc/outboxd
 	rm -f $(DESTDIR)$(PREFIX)/sbin/outboxd $(DESTDIR)$(PREFIX)/share/man/man8/outboxd.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man5/outboxd.yaml.5 $(DESTDIR)$(UNITDIR)/outboxd.service \
-		$(DESTDIR)$(PREFIX)/lib/sysusers.d/outboxd.conf
+		$(DESTDIR)$(PREFIX)/lib/sysusers.d/outboxd.conf \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboxd
 
 clean:
 	@if [ -d $(B)/servers ]; then OUTBOXD_SERVERS_DIR=$(B)/servers tests/servers stop >/dev/null 2>&1 || :; fi
@@ -155,6 +169,7 @@ help:
 	@echo 'make demo         the whole path in a few minutes, on a bare machine'
 	@echo 'make check        all tests, on a bare machine'
 	@echo 'make install      PREFIX=$(PREFIX) SYSCONFDIR=$(SYSCONFDIR) DESTDIR='
+	@echo 'make deb          a Debian package in $(B); make deb-check builds, examines, installs and removes it'
 	@echo 'make lint         formatter, static analysis, layering, man pages, scripts, unit file'
 	@echo 'make bench        performance, measured in one run'
 	@echo 'make chaos        real servers, random faults; CHAOS_SECONDS, SEED'
