@@ -112,6 +112,7 @@ static int pass(struct purge *p, struct result *r, struct purger *purger, struct
 	struct purge_pace pace = { 0 };
 	struct err first = { 0 };
 
+	purge_pace_begin(&pace);
 	while (!interrupted && (p->limit == 0 || left(p) > 0)) {
 		int64_t start_us = clock_mono_us(), now_us;
 		struct purge_step done;

@@ -1,6 +1,9 @@
 #include "mysql/purge_pace.h"
 
-#define LEVELS 4
+#define LEVEL_BEGIN 2
+#define LEVEL_MAX 4
+/* So many batches that disturbed nobody halve the pause. */
+#define CALM 8
 /* Waiting for less than this is no backlog. */
 #define BACKLOG_US US_PER_SEC
 #define BRAKE_MAX_US (120 * US_PER_SEC)
@@ -15,6 +18,9 @@ unsigned purge_chunk(unsigned max_rate)
 
 void purge_pace_begin(struct purge_pace *p)
 {
+	if (p->level < LEVEL_BEGIN)
+		p->level = LEVEL_BEGIN;
+	p->calm = 0;
 	p->braked_us = 0;
 }
 
@@ -25,16 +31,20 @@ int64_t purge_pause(struct purge_pace *p, unsigned max_rate, uint64_t rows, int6
 
 	/* older by a tenth of the time that has passed: most of that time nothing older went */
 	if (waiting_us > BACKLOG_US && p->at_us != 0 &&
-		waiting_us - p->waiting_us > between_us / 10)
-		p->level += p->level < LEVELS;
-	else
-		p->level -= p->level > 0;
+		waiting_us - p->waiting_us > between_us / 10) {
+		p->level += p->level < LEVEL_MAX;
+		p->calm = 0;
+	} else if (p->level > 0 && (p->level > LEVEL_BEGIN || ++p->calm >= CALM)) {
+		p->level--;
+		p->calm = 0;
+	}
 	p->at_us = now_us;
 	p->waiting_us = waiting_us;
-	pause_us = (3 * took_us) << (p->braked_us < BRAKE_MAX_US ? p->level : 0);
+	pause_us = took_us << (p->level > LEVEL_BEGIN && p->braked_us >= BRAKE_MAX_US ? LEVEL_BEGIN
+										      : p->level);
 	if (pause_us > PAUSE_MAX_US)
 		pause_us = PAUSE_MAX_US;
-	if (p->level > 0)
+	if (p->level > LEVEL_BEGIN)
 		p->braked_us += pause_us;
 	if (max_rate > 0)
 		rate_us = (int64_t)(rows * US_PER_SEC / max_rate) - took_us;

@@ -1,11 +1,10 @@
 /* purge_pace.h: how long to wait between two batches of a purge. Pure: time is an argument.
  *
- * A batch that took t is followed by a pause of 3 t, so that the database is busy with it a quarter
- * of the time at most. Meanwhile the age of the event that has waited longest to be claimed is
- * watched: while it grows the relay is not keeping up, and each batch doubles the pause; once it
- * shrinks, each halves it. The pause never grows beyond 48 t, and once this has gone on for two
- * minutes of a pass, the rest of the pass goes without: a source that is busy for ever is purged
- * all the same. */
+ * A batch that took t is followed by a pause: of 4 t when a pass begins, of less and less while it
+ * goes on and disturbs nobody, of t in the end. What it disturbs is seen by the age of the event
+ * that has waited longest to be claimed: while that grows the relay is not keeping up, and each
+ * batch doubles the pause, up to 16 t. Once this has gone on for two minutes of a pass, the rest of
+ * the pass does without: a source that is busy for ever is purged all the same. */
 #ifndef OUTBOXD_MYSQL_PURGE_PACE_H
 #define OUTBOXD_MYSQL_PURGE_PACE_H
 
@@ -15,17 +14,19 @@
 
 #define PURGE_CHUNK_MAX 500u
 
+/* Zero-initialised, then purge_pace_begin(). */
 struct purge_pace {
 	int64_t at_us, waiting_us; /* when the last batch ended, and how old the oldest was */
-	unsigned level;            /* the pause is doubled so often */
+	unsigned level;            /* the pause is t, doubled so often */
+	unsigned calm;             /* batches since it was changed */
 	int64_t braked_us;         /* of this pass */
 };
 
-/* Rows of one batch that keep `max_rate` rows a second (0: no limit) even. */
-unsigned purge_chunk(unsigned max_rate);
-
 /* A new pass. */
 void purge_pace_begin(struct purge_pace *p);
+
+/* Rows of one batch that keep `max_rate` rows a second (0: no limit) even. */
+unsigned purge_chunk(unsigned max_rate);
 
 /* After a batch of `rows` that took `took_us` and ended at `now_us`; `waiting_us`: how long the
  * oldest claimable event has been waiting, 0: there is none. Returns the pause. */

@@ -1,8 +1,9 @@
-/* upkeep.h: what has to be done about the tables beside relaying: counting them for the gauges. One
- * thread, one connection a source, one pass at a time. After a pass that took t a source is left
- * alone for 99 t, so that at most a hundredth of the time is spent on it; one that cannot be
- *counted is asked again after a while, and its gauges are absent meanwhile while sample_age_seconds
- *grows.
+/* upkeep.h: what has to be done about the tables beside relaying: outbox and inbox tables are
+ * counted for the gauges, and rows that have served their time removed. One thread, one connection
+ * a table, one short statement or transaction at a time, whichever is due first. After a count that
+ * took t a table is left alone by counting for 99 t, so that at most a hundredth of the time is
+ * spent on it; the pace of removing is purge_pace.h's. What cannot be counted is asked again after
+ * a while, and its gauges are absent meanwhile while sample_age_seconds grows.
  *
  *	main thread                          upkeep's thread
  *	upkeep_configure(conf) ------------> takes it over between two passes

@@ -319,8 +319,71 @@ START_TEST(the_daemon_counts_and_purges_inboxes_as_they_come_change_and_go_with_
 }
 END_TEST
 
+static void consume(struct rig *r, const char *sql, const char *event_id, const char *type,
+	const char *order, unsigned version)
+{
+	db_exec(r->db, "USE %s; SET @event_id='%s',@event_type='%s',@order_id='%s',@version=%u; %s",
+		r->schema[0].name, event_id, type, order, version, sql);
+}
+
+static void require_order(struct rig *r, const char *order, const char *state, unsigned version)
+{
+	char *found = db_text(r->db,
+		"SELECT CONCAT(state,' ',version) FROM %s.order_view WHERE order_id='%s'",
+		r->schema[0].name, order);
+	char want[100];
+
+	snprintf(want, sizeof(want), "%s %u", state, version);
+	REQUIRE_STR(found, want);
+	free(found);
+}
+
+START_TEST(the_example_consumer_applies_each_event_once_in_order_and_only_what_may_be)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d;
+	char path[700], *sql;
+	const char *long_id = "0123456789012345678901234567890123456789012345678901234567890123x";
+
+	start(&r, &c, &d, "");
+	snprintf(path, sizeof(path), "%s/sql/example_consumer.sql", env_get()->repository);
+	sql = env_read_file(path);
+	REQUIRE(sql != NULL);
+	consume(&r, sql, "e1", "created", "A", 1);
+	consume(&r, sql, "e1", "created", "A", 1);  /* the same again */
+	consume(&r, sql, "E1", "created", "a", 1);  /* others, by bytes */
+	consume(&r, sql, "e1b", "created", "A", 1); /* the same fact under another id */
+	consume(&r, sql, "e3", "paid", "A", 3);
+	require_order(&r, "A", "paid", 3);
+	consume(&r, sql, "e2", "cancelled", "A", 2); /* late */
+	require_order(&r, "A", "paid", 3);
+	REQUIRE_INT(
+		db_int(r.db, "SELECT COUNT(*) FROM %s.reconciliation", r.schema[0].name), ==, 0);
+	consume(&r, sql, "e4", "created>paid", "A", 4); /* cannot be */
+	consume(&r, sql, "f1", "shipped", "B", 1);
+	consume(&r, sql, "f1", "shipped", "B", 1);
+	require_order(&r, "A", "paid", 3);
+	require_order(&r, "a", "created", 1);
+	REQUIRE_INT(db_int(r.db,
+			    "SELECT COUNT(*) FROM %s.reconciliation WHERE (event_id='e4' AND "
+			    "found_state='paid') OR (event_id='f1' AND found_state IS NULL)",
+			    r.schema[0].name),
+		==, 2);
+	/* cut, it would be the id of another event */
+	consume(&r, sql, long_id, "shipped", "A", 5);
+	consume(&r, sql, "", "shipped", "A", 5);
+	require_order(&r, "A", "paid", 3);
+	REQUIRE_INT(rows(&r, "status='PROCESSED'"), ==, 7);
+	REQUIRE_INT(rows(&r, "1"), ==, 7);
+	free(sql);
+	finish(&r, d);
+}
+END_TEST
+
 RIG_MAIN("inboxes", 120, only_rows_processed_longer_ago_than_the_age_go,
 	without_its_index_the_table_is_read_by_the_key_and_the_same_goes,
 	a_row_that_a_repeated_message_has_locked_is_left_for_the_next_pass,
 	check_finds_a_key_that_swallows_events_and_what_retention_lacks,
-	the_daemon_counts_and_purges_inboxes_as_they_come_change_and_go_with_reloads)
+	the_daemon_counts_and_purges_inboxes_as_they_come_change_and_go_with_reloads,
+	the_example_consumer_applies_each_event_once_in_order_and_only_what_may_be)

@@ -537,10 +537,10 @@ START_TEST(a_source_whose_backlog_only_grows_is_purged_all_the_same)
 	start(&r, &c, &d, "busy", "    retention: { interval: 1s }\n");
 	c.source[0].exchange = "nowhere-at-all";
 	daemon_configure(d, &c);
-	add_many(&r, "old", 3000, OLD);
+	add_many(&r, "old", 2000, OLD);
 	add_many(&r, "waiting", 500, "'PENDING',NOW(6)-INTERVAL 1 MINUTE,NULL");
 	daemon_start(d);
-	rig_wait_none(&r, 0, "status='SENT'", 15000);
+	rig_wait_none(&r, 0, "status='SENT'", 30000);
 	REQUIRE_INT(rig_rows(&r, 0, "1"), ==, 500);
 	daemon_stop(d);
 	finish(&r, d);

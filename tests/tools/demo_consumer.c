@@ -13,9 +13,16 @@
  *
  * A crash before COMMIT undoes both, a crash after it is a redelivery that finds the id.
  *
+ * What is new is applied only if it can be: a thing is created first and then changed, each
+ * version once (the row of the thing is the business key, its last version the order). What cannot
+ * be has no effect and goes to the table `reconciliation`, for people.
+ *
  * Declares its queue, and the exchange, then consumes until TERM. To show what is promised above,
- * some messages are not acknowledged but given back after COMMIT, as if it had died just then. Last
- * line: "received=N applied=N given_back=N swallowed=N refused=N". */
+ * some messages are given back after COMMIT instead of acknowledged, as if it had died just then,
+ * and some transactions are rolled back and repeated, as after a deadlock: at once, for what goes
+ * back to the queue comes after what was delivered meanwhile. Last line: "received=N applied=N
+ * given_back=N rolled_back=N swallowed=N forbidden=N refused=N p50_us=N max_us=N", the times being
+ * those of handling a message. */
 #include <mysql.h>
 
 #include <errno.h>
@@ -26,6 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <time.h>
 
 #if __has_include(<rabbitmq-c/amqp.h>)
 #include <rabbitmq-c/amqp.h>
@@ -39,12 +47,18 @@
 #define ID_MAX 64            /* of the inbox's column */
 #define PREFETCH 50
 #define GIVE_BACK_EVERY 25
+#define ROLL_BACK_EVERY 40
+#define TIMES_MAX 100000
 
 struct consumer {
 	MYSQL *db;
 	amqp_connection_state_t mq;
-	unsigned received, applied, given_back, swallowed, refused;
+	unsigned received, applied, given_back, rolled_back, swallowed, forbidden, refused;
+	uint32_t times_us[TIMES_MAX]; /* of the first messages */
+	unsigned times;
 };
+
+enum outcome { APPLIED, HAD_ALREADY, FORBIDDEN, ROLLED_BACK };
 
 /* What is used of a message; texts are escaped for SQL. */
 struct event {
@@ -100,9 +114,53 @@ static unsigned long long run(struct consumer *c, const char *sql)
 	return mysql_affected_rows(c->db);
 }
 
-/* One transaction: true if the event was new, and its effect is committed. */
-static bool apply(struct consumer *c, const struct event *ev)
+/* The last version of the thing that was applied; -1: there is no such thing yet. Locks it. */
+static long long last_version(struct consumer *c, const struct event *ev)
 {
+	char sql[1024];
+	long long version = -1;
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
+
+	snprintf(sql, sizeof(sql),
+		"SELECT last_version FROM effect WHERE source='%s' AND aggregate_type='%s'"
+		" AND aggregate_id='%s' FOR UPDATE",
+		ev->source, ev->aggregate_type, ev->aggregate_id);
+	(void)run(c, sql);
+	rows = mysql_store_result(c->db);
+	if (rows == NULL)
+		die(sql, mysql_error(c->db));
+	row = mysql_fetch_row(rows);
+	if (row != NULL)
+		version = strtoll(row[0], NULL, 10);
+	mysql_free_result(rows);
+	return version;
+}
+
+/* What may follow what. */
+static bool may_be(const struct event *ev, long long last)
+{
+	return strcmp(ev->type, "created") == 0 ? last < 0 : last >= 0;
+}
+
+static void reconcile(struct consumer *c, const struct event *ev, long long last)
+{
+	char sql[2048];
+
+	snprintf(sql, sizeof(sql),
+		"INSERT INTO reconciliation (event_id, consumer_name, source, aggregate_type,"
+		" aggregate_id, event_type, version, last_version) VALUES ('%s', '" CONSUMER
+		"', '%s', '%s', '%s', '%s', %" PRIu64 ", %lld)",
+		ev->id, ev->source, ev->aggregate_type, ev->aggregate_id, ev->type, ev->version,
+		last);
+	run(c, sql);
+}
+
+/* One transaction: the event is noted, and either has its effect or is kept for people. */
+static enum outcome apply(struct consumer *c, const struct event *ev, bool fails)
+{
+	enum outcome how = HAD_ALREADY;
+	long long last;
 	char sql[2048];
 	bool is_new;
 
@@ -113,7 +171,11 @@ static bool apply(struct consumer *c, const struct event *ev)
 		" VALUES ('%s', '" CONSUMER "', '%s', 'PROCESSED', NOW(6))",
 		ev->id, ev->type);
 	is_new = run(c, sql) == 1;
-	if (is_new) {
+	last = is_new ? last_version(c, ev) : -1;
+	if (is_new && !may_be(ev, last)) {
+		reconcile(c, ev, last);
+		how = FORBIDDEN;
+	} else if (is_new) {
 		/* The effect: how many events of a thing there were, and whether they came in
 		 * order. */
 		snprintf(sql, sizeof(sql),
@@ -125,9 +187,14 @@ static bool apply(struct consumer *c, const struct event *ev)
 			ev->source, ev->aggregate_type, ev->aggregate_id, ev->version, ev->version,
 			ev->version);
 		run(c, sql);
+		how = APPLIED;
+	}
+	if (is_new && fails) {
+		run(c, "ROLLBACK");
+		return ROLLED_BACK;
 	}
 	run(c, "COMMIT");
-	return is_new;
+	return how;
 }
 
 /* --- broker --- */
@@ -230,9 +297,12 @@ static void show(const struct consumer *c, const amqp_envelope_t *m, const struc
 
 static void handle(struct consumer *c, const amqp_envelope_t *m)
 {
-	const char *outcome = "applied";
+	static const char *const words[] = { [APPLIED] = "applied",
+		[HAD_ALREADY] = "had already: no effect (sent again)",
+		[FORBIDDEN] = "cannot be: no effect, kept for reconciliation" };
+	const char *outcome;
 	struct event ev;
-	bool is_new;
+	enum outcome how;
 
 	c->received++;
 	if (!read_event(c, &m->message.properties, &ev)) {
@@ -242,15 +312,17 @@ static void handle(struct consumer *c, const amqp_envelope_t *m)
 		amqp_basic_reject(c->mq, 1, m->delivery_tag, false);
 		return;
 	}
-	is_new = apply(c, &ev);
-	if (is_new) {
-		c->applied++;
-	} else {
-		c->swallowed++;
-		outcome = m->redelivered ? "had already: no effect (redelivered)"
-					 : "had already: no effect (sent again)";
+	how = apply(c, &ev, c->received % ROLL_BACK_EVERY == 0);
+	if (how == ROLLED_BACK) {
+		c->rolled_back++;
+		how = apply(c, &ev, false);
 	}
-	if (is_new && c->received % GIVE_BACK_EVERY == 0) {
+	outcome = how == HAD_ALREADY && m->redelivered ? "had already: no effect (redelivered)"
+						       : words[how];
+	c->applied += how == APPLIED;
+	c->swallowed += how == HAD_ALREADY;
+	c->forbidden += how == FORBIDDEN;
+	if (how == APPLIED && c->received % GIVE_BACK_EVERY == 0) {
 		c->given_back++;
 		outcome = "applied, but given back as if we had died before the acknowledgement";
 		amqp_basic_reject(c->mq, 1, m->delivery_tag, true);
@@ -260,10 +332,35 @@ static void handle(struct consumer *c, const amqp_envelope_t *m)
 	show(c, m, &ev, outcome);
 }
 
+static int64_t now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+static void tell(struct consumer *c)
+{
+	qsort(c->times_us, c->times, sizeof(c->times_us[0]), by_time);
+	printf("received=%u applied=%u given_back=%u rolled_back=%u swallowed=%u forbidden=%u "
+	       "refused=%u p50_us=%u max_us=%u\n",
+		c->received, c->applied, c->given_back, c->rolled_back, c->swallowed, c->forbidden,
+		c->refused, c->times > 0 ? c->times_us[c->times / 2] : 0,
+		c->times > 0 ? c->times_us[c->times - 1] : 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct sigaction sa = { .sa_handler = on_signal };
-	struct consumer c = { 0 };
+	static struct consumer c;
 
 	if (argc != 12) {
 		fprintf(stderr,
@@ -281,6 +378,7 @@ int main(int argc, char **argv)
 		struct timeval timeout = { .tv_usec = 200000 };
 		amqp_envelope_t envelope;
 		amqp_rpc_reply_t reply;
+		int64_t began_us;
 
 		/* Otherwise the library keeps the memory of every message it has seen. */
 		amqp_maybe_release_buffers(c.mq);
@@ -289,11 +387,13 @@ int main(int argc, char **argv)
 			reply.library_error == AMQP_STATUS_TIMEOUT)
 			continue;
 		must(reply, "consume");
+		began_us = now_us();
 		handle(&c, &envelope);
+		if (c.times < TIMES_MAX)
+			c.times_us[c.times++] = (uint32_t)(now_us() - began_us);
 		amqp_destroy_envelope(&envelope);
 	}
-	printf("received=%u applied=%u given_back=%u swallowed=%u refused=%u\n", c.received,
-		c.applied, c.given_back, c.swallowed, c.refused);
+	tell(&c);
 	amqp_connection_close(c.mq, AMQP_REPLY_SUCCESS);
 	amqp_destroy_connection(c.mq);
 	mysql_close(c.db);

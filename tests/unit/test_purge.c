@@ -22,69 +22,82 @@ static int64_t batch(struct purge_pace *p, unsigned max_rate, int64_t waiting_us
 	return pause_us;
 }
 
-START_TEST(a_purge_works_a_quarter_of_the_time_at_most)
+static struct purge_pace pace_of(void)
 {
 	struct purge_pace p = { 0 };
 
-	for (unsigned i = 0; i < 10; i++)
-		ck_assert_int_eq(batch(&p, 0, 0), 30 * US_PER_MS);
+	purge_pace_begin(&p);
+	return p;
+}
+
+#define T (10 * US_PER_MS)
+
+START_TEST(a_purge_begins_gently_and_never_takes_more_than_half_of_the_time)
+{
+	struct purge_pace p = pace_of();
+
+	for (unsigned i = 0; i < 7; i++)
+		ck_assert_int_eq(batch(&p, 0, 0), 4 * T);
+	for (unsigned i = 0; i < 8; i++)
+		ck_assert_int_eq(batch(&p, 0, 0), 2 * T);
+	for (unsigned i = 0; i < 100; i++)
+		ck_assert_int_eq(batch(&p, 0, 0), T);
 	/* a backlog that shrinks, or stays as it is, is no reason to hold back */
-	p = (struct purge_pace){ 0 };
 	(void)batch(&p, 0, 101 * US_PER_SEC);
+	for (unsigned i = 0; i < 20; i++)
+		(void)batch(&p, 0, (100 - i) * US_PER_SEC);
 	for (unsigned i = 0; i < 10; i++)
-		ck_assert_int_eq(batch(&p, 0, (100 - i) * US_PER_SEC), 30 * US_PER_MS);
-	for (unsigned i = 0; i < 10; i++)
-		ck_assert_int_eq(batch(&p, 0, 90 * US_PER_SEC), 30 * US_PER_MS);
+		ck_assert_int_eq(batch(&p, 0, 80 * US_PER_SEC), T);
 	/* nor is one that is none */
 	for (unsigned i = 0; i < 10; i++)
-		ck_assert_int_eq(batch(&p, 0, i * 90 * US_PER_MS), 30 * US_PER_MS);
+		ck_assert_int_eq(batch(&p, 0, i * 90 * US_PER_MS), T);
+	purge_pace_begin(&p);
+	ck_assert_int_eq(batch(&p, 0, 0), 4 * T);
 }
 END_TEST
 
 START_TEST(it_holds_back_while_events_wait_longer_and_longer_and_comes_back)
 {
-	struct purge_pace p = { 0 };
+	struct purge_pace p = pace_of();
 	int64_t waiting_us = 2 * US_PER_SEC, pause_us = batch(&p, 0, waiting_us), before_us;
 
-	ck_assert_int_eq(pause_us, 30 * US_PER_MS);
-	for (unsigned i = 1; i <= 4; i++) {
-		waiting_us += pause_us + 10 * US_PER_MS;
+	ck_assert_int_eq(pause_us, 4 * T);
+	for (unsigned i = 3; i <= 4; i++) {
+		waiting_us += pause_us + T;
 		pause_us = batch(&p, 0, waiting_us);
-		ck_assert_int_eq(pause_us, (30 * US_PER_MS) << i);
+		ck_assert_int_eq(pause_us, T << i);
 	}
-	waiting_us += pause_us + 10 * US_PER_MS;
-	ck_assert_int_eq(batch(&p, 0, waiting_us), 480 * US_PER_MS);
-	before_us = 480 * US_PER_MS;
-	for (unsigned i = 0; i < 4; i++) {
+	waiting_us += pause_us + T;
+	ck_assert_int_eq(batch(&p, 0, waiting_us), 16 * T);
+	before_us = 16 * T;
+	for (unsigned i = 0; i < 2; i++) {
 		pause_us = batch(&p, 0, waiting_us - i * US_PER_MS);
 		ck_assert_int_eq(pause_us, before_us / 2);
 		before_us = pause_us;
 	}
-	ck_assert_int_eq(batch(&p, 0, 0), 30 * US_PER_MS);
+	ck_assert_int_eq(batch(&p, 0, 0), 4 * T);
 }
 END_TEST
 
 START_TEST(a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only)
 {
-	struct purge_pace p = { 0 };
-	int64_t began_us = now_us, pause_us;
+	struct purge_pace p = pace_of();
+	int64_t began_us = now_us, pause_us = 0;
 
-	purge_pace_begin(&p);
-	do
+	while (now_us - began_us < 119 * US_PER_SEC)
 		pause_us = batch(&p, 0, now_us);
-	while (now_us - began_us < 122 * US_PER_SEC && pause_us != 30 * US_PER_MS);
-	(void)batch(&p, 0, now_us);
+	ck_assert_int_eq(pause_us, 16 * T);
 	while (now_us - began_us < 130 * US_PER_SEC)
 		pause_us = batch(&p, 0, now_us);
-	ck_assert_int_eq(pause_us, 30 * US_PER_MS);
+	ck_assert_int_eq(pause_us, 4 * T);
 	purge_pace_begin(&p); /* of the next pass it holds back again */
-	ck_assert_int_eq(batch(&p, 0, now_us), 480 * US_PER_MS);
+	ck_assert_int_eq(batch(&p, 0, now_us), 16 * T);
 }
 END_TEST
 
 START_TEST(a_rate_is_kept_and_its_batches_are_small)
 {
-	struct purge_pace p = { 0 };
+	struct purge_pace p = pace_of();
 
 	ck_assert_uint_eq(purge_chunk(0), 500);
 	ck_assert_uint_eq(purge_chunk(1), 1);
@@ -92,7 +105,7 @@ START_TEST(a_rate_is_kept_and_its_batches_are_small)
 	ck_assert_uint_eq(purge_chunk(100), 25);
 	ck_assert_uint_eq(purge_chunk(1000000), 500);
 	ck_assert_int_eq(batch(&p, 1000, 0), 490 * US_PER_MS);
-	ck_assert_int_eq(batch(&p, 1000000, 0), 30 * US_PER_MS);
+	ck_assert_int_eq(batch(&p, 1000000, 0), 4 * T);
 }
 END_TEST
 
@@ -260,7 +273,7 @@ START_TEST(rows_of_an_inbox_are_removed_by_their_key_in_its_own_collation)
 }
 END_TEST
 
-UNIT_MAIN("purge", a_purge_works_a_quarter_of_the_time_at_most,
+UNIT_MAIN("purge", a_purge_begins_gently_and_never_takes_more_than_half_of_the_time,
 	it_holds_back_while_events_wait_longer_and_longer_and_comes_back,
 	a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only,
 	a_rate_is_kept_and_its_batches_are_small,
