@@ -39,13 +39,14 @@ SIM := $(sort $(wildcard tests/sim/*.c))
 UNIT := $(sort $(wildcard tests/unit/test_*.c))
 INTEGRATION := $(sort $(wildcard tests/integration/test_*.c))
 TOOLS := $(sort $(wildcard tests/tools/*.c))
+BENCH := $(sort $(wildcard tests/bench/*.c))
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 LIB_A := $(B)/liboutboxd.a
 SUPPORT_A := $(B)/libsupport.a
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
-TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS))
+TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS)) $(B)/tools/bench
 
 .PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak valgrind deb deb-check
 all: missing $(B)/outboxd
@@ -78,6 +79,9 @@ $(B)/tests/%: $(B)/obj/tests/unit/%.o $(SUPPORT_A) $(LIB_A)
 $(B)/tests/it/%: $(B)/obj/tests/integration/%.o $(SUPPORT_A) $(LIB_A)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(CHECK_LIBS) $(PKG_LIBS)
+$(B)/tools/bench: $(call obj,$(BENCH)) $(LIB_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
 $(B)/tools/%: $(B)/obj/tests/tools/%.o $(SUPPORT_A) $(LIB_A)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(PKG_LIBS)
@@ -171,11 +175,11 @@ help:
 	@echo 'make install      PREFIX=$(PREFIX) SYSCONFDIR=$(SYSCONFDIR) DESTDIR='
 	@echo 'make deb          a Debian package in $(B); make deb-check builds, examines, installs and removes it'
 	@echo 'make lint         formatter, static analysis, layering, man pages, scripts, unit file'
-	@echo 'make bench        performance, measured in one run'
+	@echo 'make bench        performance, measured in one run; its variables are in tests/bench/bench'
 	@echo 'make chaos        real servers, random faults; CHAOS_SECONDS, SEED'
 	@echo 'make soak         one daemon, a long mild load: is what it takes flat? SOAK_SECONDS'
 	@echo 'make valgrind     the daemon under memcheck, for a minute'
 	@echo 'make unit sim integration   parts of check; integration wants: eval "$$(tests/servers env)"'
 	@echo 'MYSQL=mysqlclient           builds with that client library instead of the first one found'
 
--include $(patsubst %.c,$(B)/obj/%.d,$(LIB) $(CMD) $(SUPPORT) $(SIM) $(UNIT) $(INTEGRATION) $(TOOLS))
+-include $(patsubst %.c,$(B)/obj/%.d,$(LIB) $(CMD) $(SUPPORT) $(SIM) $(UNIT) $(INTEGRATION) $(TOOLS) $(BENCH))

@@ -343,6 +343,62 @@ START_TEST(a_folder_locked_by_a_stranger_delays_but_does_not_hang)
 }
 END_TEST
 
+#define EXAMPLE_PATH "/run/outboxd/wakeup.sock"
+
+/* From `from` in the README to `to`, with this test's socket for the one of the example. */
+static char *example(const char *from, const char *to)
+{
+	static char text[100000];
+	FILE *f = fopen("README.md", "r");
+	struct buf out = { 0 };
+	char *start, *end, *at;
+
+	ck_assert_ptr_nonnull(f);
+	text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+	fclose(f);
+	start = strstr(text, from);
+	ck_assert_msg(start != NULL, "no '%s' in README.md", from);
+	end = strstr(start, to);
+	ck_assert_ptr_nonnull(end);
+	*end = '\0';
+	at = strstr(start, EXAMPLE_PATH);
+	ck_assert_ptr_nonnull(at);
+	*at = '\0';
+	buf_addf(&out, "%s%s%s", start, path, at + strlen(EXAMPLE_PATH));
+	return out.data;
+}
+
+static void ck_rings(struct wakeup *w, char *command)
+{
+	ck_assert_msg(system(command) == 0, "%s", command);
+	ck_reads(w, "<orders>");
+	free(command);
+}
+
+START_TEST(the_examples_of_the_readme_ring)
+{
+	struct wakeup *w;
+	char *code;
+	struct buf compile = { 0 };
+
+	make_dir();
+	w = open_ok();
+	ck_rings(w, example("perl -MSocket", "\n```"));
+	if (system("python3 -c 'import socket' 2>/dev/null") == 0)
+		ck_rings(w, example("python3 -c", "\n```"));
+	code = example("struct sockaddr_un to", "```");
+	buf_addf(&compile,
+		"cc -x c -o '%s/ring' - <<'END' && '%s/ring'; rm -f '%s/ring'\n"
+		"#define _GNU_SOURCE\n#include <string.h>\n#include <sys/socket.h>\n"
+		"#include <sys/un.h>\nint main(void)\n{\n%s}\nEND\n",
+		dir, dir, dir, code);
+	free(code);
+	ck_rings(w, compile.data);
+	wakeup_close(w);
+	remove_dir();
+}
+END_TEST
+
 UNIT_MAIN("wakeup", a_datagram_is_a_source_and_an_empty_one_means_all, junk_is_counted_and_ignored,
 	the_file_gets_its_mode_and_group_whatever_the_umask,
 	the_socket_file_of_a_dead_process_is_replaced, a_socket_somebody_listens_on_is_left_alone,
@@ -350,4 +406,4 @@ UNIT_MAIN("wakeup", a_datagram_is_a_source_and_an_empty_one_means_all, junk_is_c
 	closing_removes_only_ones_own_file, impossible_paths_are_refused_with_their_name,
 	a_full_queue_never_blocks_a_sender_and_is_read_whole,
 	of_many_processes_starting_at_once_over_a_stale_file_one_gets_the_socket,
-	a_folder_locked_by_a_stranger_delays_but_does_not_hang)
+	a_folder_locked_by_a_stranger_delays_but_does_not_hang, the_examples_of_the_readme_ring)
