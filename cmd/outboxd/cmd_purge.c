@@ -140,8 +140,10 @@ static int pass(struct purge *p, struct result *r, struct purger *purger, struct
 	}
 	purger_stop(purger, session);
 	r->limited = p->limit > 0 && p->total >= p->limit;
-	if (p->dry_run && r->limited) /* the last round may have found more */
+	if (p->dry_run && r->limited) { /* the last round may have found more */
 		r->matched -= p->total - p->limit;
+		p->total = p->limit;
+	}
 	*e = first;
 	return first.kind == ERR_NONE ? 0 : -1;
 }
@@ -198,7 +200,7 @@ static void audit(const struct purge *p, const struct result *r, const struct er
 {
 	struct buf detail = { 0 };
 
-	buf_addf(&detail, "matched=%llu dead=%llu limit=%u archive=%s",
+	buf_addf(&detail, "kind=%s matched=%llu dead=%llu limit=%u archive=%s", r->kind,
 		(unsigned long long)r->matched, (unsigned long long)r->dead, p->limit,
 		r->archive != NULL ? r->archive : "-");
 	if (r->unknown)

@@ -118,7 +118,19 @@ START_TEST(only_rows_processed_longer_ago_than_the_age_go)
 	REQUIRE_INT(rows(&r, "1"), ==, 4 * ARRAY_LEN(consumers));
 	REQUIRE_INT(rows(&r, "event_id LIKE 'old%' OR event_id LIKE 'OLD%'"), ==, 0);
 	REQUIRE_INT(purged(d), ==, 0);
-	/* everything together, and what there is not */
+	/* everything together, a limit for all of it, and what there is not */
+	db_exec(r.db,
+		"INSERT INTO %s.outbox_event (event_id,aggregate_type,aggregate_id,event_type,"
+		"payload,status,created_at,sent_at) SELECT CONCAT(event_id,HEX(consumer_name)),"
+		"'order','a','created','{}','SENT',NOW(6)-INTERVAL 9 DAY,NOW(6)-INTERVAL 8 DAY "
+		"FROM %s.inbox_event",
+		r.schema[0].name, r.schema[0].name);
+	command_run(d, "purge", "--dry-run", "--limit", "2", NULL);
+	require_status(0);
+	require_text(command_last.out,
+		"source s0: 2 rows would be deleted\ninbox i: 0 rows would be deleted\n");
+	command_run(d, "purge", "--source", "s0", NULL);
+	require_status(0);
 	command_run(d, "purge", NULL);
 	require_status(0);
 	require_text(command_last.out, "source s0: 0 rows deleted\ninbox i: 0 rows deleted\n");

@@ -62,6 +62,10 @@ static char *now(struct rig *r)
 
 static void show(struct rig *r, const char *what, const char *since, const char *until)
 {
+	char unsent[120];
+
+	snprintf(unsent, sizeof(unsent), "created_at<'%s' AND status<>'SENT'", until);
+	rig_wait_none(r, 0, unsent, 60000);
 	printf("%-8s lag p50 %.1f ms, p99 %.1f ms, max %.1f ms\n", what, lag(r, since, until, 0.5),
 		lag(r, since, until, 0.99), lag(r, since, until, 1));
 	fflush(stdout);
