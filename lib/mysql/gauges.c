@@ -25,20 +25,24 @@ enum gauge {
 /* From the index alone where nothing but status, next_retry_at and created_at is named. */
 static const struct {
 	const char *what, *where;
+	unsigned values;
 } counts[] = {
-	[GAUGE_PENDING] = { "COUNT(*)," AGE("MIN(`created_at`)"), "`status`='PENDING'" },
-	[GAUGE_RETRY] = { "COUNT(*)," AGE("MIN(`created_at`)"), "`status`='RETRY'" },
+	[GAUGE_PENDING] = { "COUNT(*)," AGE("MIN(`created_at`)"), "`status`='PENDING'", 2 },
+	[GAUGE_RETRY] = { "COUNT(*)," AGE("MIN(`created_at`)"), "`status`='RETRY'", 2 },
 	[GAUGE_PROCESSING] = { "COUNT(*)," AGE(
 				       "MIN(`created_at`)") ",COALESCE(SUM(" EXPIRED
 							    "),0)," AGE("MIN(IF(" EXPIRED
 									",COALESCE(`locked_until`,`"
 									"created_at`),NULL))"),
-		"`status`='PROCESSING'" },
+		"`status`='PROCESSING'", 4 },
 	[GAUGE_DEAD] = { "COUNT(*),COALESCE(SUM(" SKIPPED
 			 "),0)," AGE("MIN(IF(" SKIPPED ",NULL,`created_at`))"),
-		"`status`='DEAD'" },
-	[GAUGE_HELD] = { "COUNT(*)", "`status`='PENDING' AND `next_retry_at` IS NOT NULL AND "
-				     "`last_error` LIKE 'WAITING: %'" },
+		"`status`='DEAD'", 3 },
+	[GAUGE_HELD] = { "COUNT(*)",
+		"`status`='PENDING' AND `next_retry_at` IS NOT NULL AND "
+		"`last_error` LIKE 'WAITING: %'",
+		1 },
+	[GAUGE_BLOCKED] = { NULL, "`status`='DEAD' AND NOT " SKIPPED, 1 },
 };
 
 void sql_add_aggregate_bytes(struct buf *b, const struct outbox_table *t, unsigned column)
@@ -62,30 +66,56 @@ static void add_first(struct buf *b, const struct outbox_table *t, const char *s
 		column, t->name, t->claim_index, status, due ? "<=NOW(6)" : " IS NULL", column);
 }
 
-void sql_gauge(struct buf *b, const struct outbox_table *t, unsigned which)
+/* What follows SELECT; returns how many values it has. */
+static unsigned add_gauge(struct buf *b, const struct outbox_table *t, unsigned which)
 {
 	assert(which < GAUGES_STATEMENTS);
-	buf_adds(b, "SELECT ");
-	switch (which) {
-	case GAUGE_BLOCKED:
-		buf_adds(b, "COUNT(DISTINCT ");
-		sql_add_aggregate_bytes(b, t, 0);
-		buf_addc(b, ',');
-		sql_add_aggregate_bytes(b, t, 1);
-		buf_addf(b, ") FROM %s FORCE INDEX (%s) WHERE `status`='DEAD' AND NOT ", t->name,
-			t->claim_index);
-		buf_adds(b, SKIPPED);
-		break;
-	case GAUGE_CLAIMABLE:
+	if (which == GAUGE_CLAIMABLE) {
 		for (unsigned i = 0; i < VALUES; i++) {
 			if (i > 0)
 				buf_addc(b, ',');
 			add_first(b, t, i < 2 ? "PENDING" : "RETRY", i % 2 == 1);
 		}
-		break;
-	default:
-		buf_addf(b, "%s FROM %s FORCE INDEX (%s) WHERE %s", counts[which].what, t->name,
-			t->claim_index, counts[which].where);
+		return VALUES;
+	}
+	if (which == GAUGE_BLOCKED) {
+		buf_adds(b, "COUNT(DISTINCT ");
+		sql_add_aggregate_bytes(b, t, 0);
+		buf_addc(b, ',');
+		sql_add_aggregate_bytes(b, t, 1);
+		buf_addc(b, ')');
+	} else {
+		buf_adds(b, counts[which].what);
+	}
+	return counts[which].values;
+}
+
+static void add_from(struct buf *b, const struct outbox_table *t, unsigned which)
+{
+	if (which != GAUGE_CLAIMABLE)
+		buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE %s", t->name, t->claim_index,
+			counts[which].where);
+}
+
+void sql_gauge(struct buf *b, const struct outbox_table *t, unsigned which)
+{
+	buf_addf(b, "SELECT %u,", which);
+	for (unsigned n = add_gauge(b, t, which); n < VALUES; n++)
+		buf_adds(b, ",NULL");
+	add_from(b, t, which);
+}
+
+void sql_gauges(struct buf *b, const struct outbox_table *t, unsigned set)
+{
+	bool first = true;
+
+	for (unsigned i = 0; i < GAUGES_STATEMENTS; i++) {
+		if ((set >> i & 1) == 0)
+			continue;
+		if (!first)
+			buf_adds(b, " UNION ALL ");
+		first = false;
+		sql_gauge(b, t, i);
 	}
 }
 
@@ -96,15 +126,54 @@ struct answer {
 static int row_gauge(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
-	struct answer *a = arg;
+	struct answer *all = arg;
+	int64_t which = value_int(v[0], GAUGES_STATEMENTS);
 
 	(void)statement, (void)e;
-	for (unsigned i = 0; i < VALUES && i < count; i++) {
-		a->value[i] = value_int(v[i], 0);
-		if (a->value[i] < 0)
-			a->value[i] = 0;
+	if (which < 0 || which >= GAUGES_STATEMENTS)
+		return 0;
+	for (unsigned i = 0; i < VALUES && i + 1 < count; i++) {
+		int64_t value = value_int(v[i + 1], 0);
+
+		all[which].value[i] = value > 0 ? value : 0;
 	}
 	return 0;
+}
+
+static int ask(struct session *c, const struct outbox_table *t, unsigned set, struct answer *all,
+	struct err *e)
+{
+	struct reply r = { .row = row_gauge, .arg = all };
+	struct buf text = { 0 };
+	int rc;
+
+	sql_gauges(&text, t, set);
+	session_begin(c);
+	rc = text.failed ? err_set(e, ERR_NOMEM, 0, "statement")
+			 : session_run(c, buf_slice(&text), &r, e);
+	buf_fini(&text);
+	return rc;
+}
+
+/* One count that takes too long does not take the others along. */
+static int ask_each(struct session *c, const struct outbox_table *t, unsigned set,
+	struct answer *all, struct err *e)
+{
+	unsigned had = 0;
+
+	for (unsigned i = 0; i < GAUGES_STATEMENTS; i++) {
+		if ((set >> i & 1) == 0)
+			continue;
+		if (ask(c, t, 1U << i, all, e) == 0) {
+			had++;
+			continue;
+		}
+		if (e->kind != ERR_RETRY)
+			return -1;
+		for (unsigned k = 0; k < VALUES; k++)
+			all[i].value[k] = -1;
+	}
+	return had > 0 ? 0 : -1;
 }
 
 static int64_t later(int64_t a, int64_t b)
@@ -118,32 +187,12 @@ int gauges_read(struct session *c, const struct outbox_table *t, const struct so
 	struct table_sample *out, struct err *e)
 {
 	bool can_block = conf->ordering == ORDERING_AGGREGATE && conf->on_dead == ON_DEAD_BLOCK;
+	unsigned set = (1U << GAUGES_STATEMENTS) - 1;
 	struct answer a[GAUGES_STATEMENTS] = { 0 };
-	struct buf text = { 0 };
-	unsigned had = 0;
-	int rc = 0;
 
-	for (unsigned i = 0; i < GAUGES_STATEMENTS && rc == 0; i++) {
-		struct reply r = { .row = row_gauge, .arg = &a[i] };
-
-		if (i == GAUGE_BLOCKED && !can_block)
-			continue;
-		buf_reset(&text);
-		sql_gauge(&text, t, i);
-		session_begin(c);
-		rc = text.failed ? err_set(e, ERR_NOMEM, 0, "statement")
-				 : session_run(c, buf_slice(&text), &r, e);
-		if (rc == 0) {
-			had++;
-		} else if (e->kind == ERR_RETRY) {
-			/* one count that takes too long does not take the others along */
-			for (unsigned k = 0; k < VALUES; k++)
-				a[i].value[k] = -1;
-			rc = 0;
-		}
-	}
-	buf_fini(&text);
-	if (rc < 0 || had == 0)
+	if (!can_block)
+		set &= ~(1U << GAUGE_BLOCKED);
+	if (ask(c, t, set, a, e) < 0 && (e->kind != ERR_RETRY || ask_each(c, t, set, a, e) < 0))
 		return err_wrap(e, "count");
 	*out = (struct table_sample){
 		.pending = a[GAUGE_PENDING].value[0],

@@ -23,7 +23,8 @@ struct table_sample {
 	int64_t oldest_dead_us;      /* since created_at */
 };
 
-/* -1: nothing could be counted. Starts the session's time anew for each count. */
+/* In one statement; where that takes too long, one for each count, with the session's time anew.
+ * -1: nothing could be counted. */
 int gauges_read(struct session *c, const struct outbox_table *t, const struct source_conf *conf,
 	struct table_sample *out, struct err *e) MUST_CHECK;
 
@@ -35,6 +36,8 @@ void gauges_add_json(struct buf *b, const struct table_sample *s);
 /* The statements, for tests of their plans: 0 to GAUGES_STATEMENTS - 1. */
 #define GAUGES_STATEMENTS 7
 void sql_gauge(struct buf *b, const struct outbox_table *t, unsigned which);
+/* Those of the set (bits) in one statement, each a row that begins with its number. */
+void sql_gauges(struct buf *b, const struct outbox_table *t, unsigned set);
 
 /* `column` (aggregate_type: 0, aggregate_id: 1) as bytes. */
 void sql_add_aggregate_bytes(struct buf *b, const struct outbox_table *t, unsigned column);

@@ -8,11 +8,23 @@
 
 /* The process turns while the main thread takes pictures. */
 #define ALIVE_US (10 * US_PER_SEC)
+/* For so long after a question the status is written with each picture, for the next one. */
+#define ASKED_US (2 * US_PER_SEC)
+/* A status older than some pictures is none: the next one is waited for. */
+#define FRESH_US (300 * US_PER_MS)
+#define WAIT_US US_PER_SEC
 
 void pages_init(struct pages *p, struct metrics *metrics)
 {
-	*p = (struct pages){ .metrics = metrics, .made_us = clock_mono_us() };
+	pthread_condattr_t attr;
+	int64_t now_us = clock_mono_us();
+
+	*p = (struct pages){ .metrics = metrics, .made_us = now_us, .asked_us = now_us };
 	pthread_mutex_init(&p->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&p->status_made, &attr);
+	pthread_condattr_destroy(&attr);
 }
 
 static void broker_fini(struct pages *p, struct page_broker *b)
@@ -32,6 +44,7 @@ void pages_fini(struct pages *p)
 		broker_fini(p, &p->brokers[i]);
 	free(p->brokers);
 	free(p->sources);
+	pthread_cond_destroy(&p->status_made);
 	pthread_mutex_destroy(&p->lock);
 }
 
@@ -192,28 +205,48 @@ static void add_text(struct buf *b, const char *name, const char *text)
 	buf_addc(b, '"');
 }
 
+/* "": nothing is wrong. */
+static const char *source_error(const struct page_source *s)
+{
+	const struct relay_view *v = &s->view;
+
+	if (s->workers == 0)
+		return "not started";
+	if (!v->database_up && v->database_error[0] == '\0')
+		return "not connected yet";
+	return v->database_up ? v->route_error : v->database_error;
+}
+
+static void judge_source(struct pages *p, const struct page_source *s)
+{
+	if (!s->view.database_up)
+		not_ready(p, "source", s->conf->name, source_error(s));
+	if (s->view.route_open)
+		not_ready(p, "route of source", s->conf->name, s->view.route_error);
+}
+
+static void judge_broker(struct pages *p, struct page_broker *b)
+{
+	bool up = b->up && b->workers > 0;
+
+	if (b->workers > 0 && !up)
+		not_ready(p, "broker", b->name, b->error);
+	metric_set(b->up_gauge, up);
+	metric_set(b->blocked_gauge, b->blocked);
+}
+
 static void show_source(struct pages *p, const struct page_source *s, struct upkeep *upkeep)
 {
 	const struct relay_view *v = &s->view;
 	struct buf *out = &p->next_status;
-	const char *error = v->database_up ? v->route_error : v->database_error;
 	struct table_sample sample;
 	int64_t age_us = 0;
-	bool sampled;
+	bool sampled = upkeep != NULL && upkeep_sample(upkeep, s->conf->name, &sample, &age_us);
 
-	if (s->workers == 0)
-		error = "not started";
-	else if (!v->database_up && error[0] == '\0')
-		error = "not connected yet";
-	if (!v->database_up)
-		not_ready(p, "source", s->conf->name, error);
-	if (v->route_open)
-		not_ready(p, "route of source", s->conf->name, v->route_error);
-	sampled = upkeep != NULL && upkeep_sample(upkeep, s->conf->name, &sample, &age_us);
 	buf_addf(out, "%s{\"name\":\"", s > p->sources ? "," : "");
 	buf_add_json(out, slice_str(s->conf->name));
 	buf_addf(out, "\",\"up\":%s", flag(v->database_up));
-	add_text(out, "error", error);
+	add_text(out, "error", source_error(s));
 	add_text(out, "leader", s->owner);
 	buf_addf(out, ",\"leads\":%s,\"ordering\":\"%s\",",
 		flag(s->conf->ordering == ORDERING_AGGREGATE && v->leads),
@@ -228,15 +261,11 @@ static void show_source(struct pages *p, const struct page_source *s, struct upk
 		(unsigned long long)v->failed);
 }
 
-static void show_broker(struct pages *p, struct page_broker *b)
+static void show_broker(struct pages *p, const struct page_broker *b)
 {
 	struct buf *out = &p->next_status;
 	bool up = b->up && b->workers > 0;
 
-	if (b->workers > 0 && !up)
-		not_ready(p, "broker", b->name, b->error);
-	metric_set(b->up_gauge, up);
-	metric_set(b->blocked_gauge, b->blocked);
 	buf_addf(out, "%s{\"name\":\"", b > p->brokers ? "," : "");
 	buf_add_json(out, slice_str(b->name));
 	buf_addf(out, "\",\"up\":%s,\"blocked\":%s", flag(up), flag(b->blocked));
@@ -252,7 +281,7 @@ static void swap(struct buf *a, struct buf *b)
 	*b = c;
 }
 
-void pages_end(struct pages *p, struct upkeep *upkeep)
+static void write_status(struct pages *p, struct upkeep *upkeep)
 {
 	buf_adds(&p->next_status, "{\"sources\":[");
 	for (size_t i = 0; i < p->source_count; i++)
@@ -261,13 +290,39 @@ void pages_end(struct pages *p, struct upkeep *upkeep)
 	for (size_t i = 0; i < p->broker_count; i++)
 		show_broker(p, &p->brokers[i]);
 	buf_adds(&p->next_status, "]}\n");
+}
+
+static bool status_wanted(struct pages *p)
+{
+	int64_t asked_us;
+
+	pthread_mutex_lock(&p->lock);
+	asked_us = p->asked_us;
+	pthread_mutex_unlock(&p->lock);
+	return clock_mono_us() - asked_us < ASKED_US;
+}
+
+void pages_end(struct pages *p, struct upkeep *upkeep)
+{
+	bool wanted = status_wanted(p);
+
+	for (size_t i = 0; i < p->source_count; i++)
+		judge_source(p, &p->sources[i]);
+	for (size_t i = 0; i < p->broker_count; i++)
+		judge_broker(p, &p->brokers[i]);
 	if (p->next_is_ready)
 		buf_adds(&p->next_ready, "ready\n");
+	if (wanted)
+		write_status(p, upkeep);
 	pthread_mutex_lock(&p->lock);
-	swap(&p->status, &p->next_status);
 	swap(&p->ready, &p->next_ready);
 	p->is_ready = p->next_is_ready;
 	p->made_us = clock_mono_us();
+	if (wanted) {
+		swap(&p->status, &p->next_status);
+		p->status_us = p->made_us;
+		pthread_cond_broadcast(&p->status_made);
+	}
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -305,9 +360,20 @@ unsigned pages_readyz(void *arg, struct buf *out)
 unsigned pages_status(void *arg, struct buf *out)
 {
 	struct pages *p = arg;
+	int64_t now_us = clock_mono_us(), until_us = now_us + WAIT_US;
+	const struct timespec until = { .tv_sec = until_us / US_PER_SEC,
+		.tv_nsec = until_us % US_PER_SEC * 1000 };
+	bool fresh;
 
 	pthread_mutex_lock(&p->lock);
-	buf_add_slice(out, buf_slice(&p->status));
+	p->asked_us = now_us;
+	while (!(fresh = now_us - p->status_us <= FRESH_US) &&
+		pthread_cond_timedwait(&p->status_made, &p->lock, &until) == 0)
+		;
+	if (fresh)
+		buf_add_slice(out, buf_slice(&p->status));
+	else
+		buf_adds(out, "{\"error\":\"the main loop does not turn\"}\n");
 	pthread_mutex_unlock(&p->lock);
-	return 200;
+	return fresh ? 200 : 503;
 }

@@ -1,5 +1,6 @@
 /* pages.h: what HTTP shows, from memory. The main thread takes a picture of its workers several
- * times a second; HTTP's thread reads the last one. */
+ * times a second; HTTP's thread reads the last one. The text of /status, which is most of the work,
+ * is written only while somebody asks for it: the first to ask waits for the next picture. */
 #ifndef OUTBOXD_PAGES_H
 #define OUTBOXD_PAGES_H
 
@@ -30,9 +31,11 @@ struct page_broker {
 struct pages {
 	struct metrics *metrics;
 	pthread_mutex_t lock;
+	pthread_cond_t status_made;
 	struct buf status, ready; /* shown now; under the lock */
 	bool is_ready;
-	int64_t made_us;
+	int64_t made_us, status_us; /* when */
+	int64_t asked_us;           /* when /status was asked for last */
 	/* being made; main thread */
 	struct buf next_status, next_ready;
 	bool next_is_ready;

@@ -1,9 +1,12 @@
 /* What /status says of sources and brokers, and how counts are written. */
 #include "mysql/gauges.h"
 #include "supervisor/pages.h"
+#include "sys/clock.h"
 #include "unit.h"
 
 #include <json-c/json.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,6 +153,47 @@ START_TEST(ready_means_that_every_source_was_started_and_connected)
 }
 END_TEST
 
+static atomic_bool answered;
+
+static void *ask_for_status(void *arg)
+{
+	static struct buf out;
+
+	buf_reset(&out);
+	ck_assert_uint_eq(pages_status(arg, &out), 200);
+	ck_assert_ptr_nonnull(strstr(out.data, "\"sources\""));
+	atomic_store(&answered, true);
+	buf_fini(&out);
+	return NULL;
+}
+
+START_TEST(a_status_is_written_when_somebody_asks_and_is_never_an_old_one)
+{
+	struct metrics *m = metrics_new();
+	struct config none = { 0 };
+	struct buf out = { 0 };
+	struct pages p;
+	pthread_t asks;
+
+	pages_init(&p, m);
+	p.asked_us = clock_mono_us() - 3600 * US_PER_SEC; /* long ago */
+	pages_begin(&p, &none);
+	pages_end(&p, NULL);
+	ck_assert_uint_eq(p.status.len, 0);
+	ck_assert_uint_eq(pages_status(&p, &out), 503); /* no picture came */
+	p.asked_us -= 3600 * US_PER_SEC;
+	ck_assert_int_eq(pthread_create(&asks, NULL, ask_for_status, &p), 0);
+	while (!atomic_load(&answered)) {
+		pages_begin(&p, &none);
+		pages_end(&p, NULL);
+	}
+	pthread_join(asks, NULL);
+	buf_fini(&out);
+	pages_fini(&p);
+	metrics_free(m);
+}
+END_TEST
+
 START_TEST(a_count_that_is_not_known_is_null_and_never_0)
 {
 	struct table_sample s = {
@@ -175,11 +219,14 @@ START_TEST(no_count_reads_sent_rows_or_leaves_the_claim_index)
 		.aggregate_index = "`idx_outbox_aggregate`" };
 	struct buf b = { 0 };
 
-	for (unsigned i = 0; i < GAUGES_STATEMENTS; i++) {
+	for (unsigned i = 0; i <= GAUGES_STATEMENTS; i++) {
 		unsigned tables = 0, statuses = 0;
 
 		buf_reset(&b);
-		sql_gauge(&b, &t, i);
+		if (i < GAUGES_STATEMENTS)
+			sql_gauge(&b, &t, i);
+		else
+			sql_gauges(&b, &t, (1U << GAUGES_STATEMENTS) - 1);
 		ck_assert_ptr_null(strstr(b.data, "SENT"));
 		ck_assert_ptr_null(strstr(b.data, "FOR UPDATE"));
 		for (const char *p = b.data; (p = strstr(p, "FORCE INDEX (`idx_outbox_claim`)"));
@@ -197,5 +244,6 @@ END_TEST
 UNIT_MAIN("admin: pages and gauges", several_workers_are_one_source_and_several_sources_one_broker,
 	a_broker_that_is_not_used_any_more_has_no_series,
 	ready_means_that_every_source_was_started_and_connected,
+	a_status_is_written_when_somebody_asks_and_is_never_an_old_one,
 	a_count_that_is_not_known_is_null_and_never_0,
 	no_count_reads_sent_rows_or_leaves_the_claim_index)
