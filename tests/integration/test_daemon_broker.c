@@ -343,6 +343,48 @@ START_TEST(a_connection_that_the_broker_closes_with_any_code_costs_no_attempt)
 }
 END_TEST
 
+/* From the handshake to the middle of a body. */
+START_TEST(connections_that_break_after_any_number_of_bytes_lose_nothing_and_charge_nobody)
+{
+	static const uint64_t after[] = { 1, 300, 1500, 20011 };
+	struct production p = {
+		.first = 1, .count = 200000, .aggregates = 200, .transaction = 20, .per_second = 300
+	};
+	struct allowance allowed = { .ordered = true };
+	struct proxy *broker = proxy_start(env_get()->mq_host, env_get()->mq_port);
+	struct producer *producer;
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("odd-bytes");
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.broker[0].port = proxy_port(broker);
+	c.ordering = "aggregate";
+	c.window = 100;
+	daemon_configure(d, &c);
+	daemon_start(d);
+	daemon_wait_ready(d, true);
+	producer = producer_start(&r.schema[0], &p);
+	for (size_t i = 0; i < ARRAY_LEN(after); i++) {
+		unsigned connections = proxy_connections(broker);
+
+		/* the small ones hit the login that follows */
+		proxy_cut_after(broker, after[i]);
+		WAIT_FOR(10000, proxy_connections(broker) > connections);
+	}
+	producer_stop(producer);
+	rig_wait_sent(&r, 0, 20000);
+	REQUIRE_INT(rig_rows(&r, 0, "retry_count>0"), ==, 0);
+	/* what was sent and not confirmed when a connection broke, and counted as such */
+	allowed.duplicates =
+		(uint64_t)daemon_metric(d, "outboxd_events_redelivered_total{source=\"s0\"}");
+	REQUIRE_INT(allowed.duplicates, <=, 100 * ARRAY_LEN(after));
+	finish(&r, d, &allowed);
+	proxy_stop(broker);
+}
+END_TEST
+
 RIG_MAIN("daemon: broker", 90,
 	confirms_that_never_come_block_nobody_and_only_what_is_stuck_is_charged,
 	a_full_queue_is_not_hammered_and_fills_again_by_itself_once_there_is_room,
@@ -351,4 +393,5 @@ RIG_MAIN("daemon: broker", 90,
 	a_body_that_the_broker_alone_finds_too_large_ends_dead_alone,
 	rows_that_come_during_an_alarm_are_not_hoarded_and_no_transaction_stays_open,
 	the_tail_of_a_batch_on_a_slow_line_is_neither_taken_over_nor_sent_twice,
-	a_connection_that_the_broker_closes_with_any_code_costs_no_attempt)
+	a_connection_that_the_broker_closes_with_any_code_costs_no_attempt,
+	connections_that_break_after_any_number_of_bytes_lose_nothing_and_charge_nobody)

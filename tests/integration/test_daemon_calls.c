@@ -297,9 +297,48 @@ START_TEST(memory_follows_what_rows_hold_not_what_their_columns_could)
 }
 END_TEST
 
+/* Each interrupts whatever call is under way. */
+START_TEST(a_thousand_signals_under_load_lose_and_repeat_nothing)
+{
+	static const int signals[] = { SIGHUP, SIGUSR1, SIGUSR2, SIGUSR2, SIGPIPE };
+	struct production p = {
+		.first = 1, .count = 100000, .aggregates = 200, .transaction = 20, .per_second = 500
+	};
+	struct allowance exactly = { .ordered = true };
+	struct producer *producer;
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("signals");
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	daemon_configure(d, &c);
+	daemon_start(d);
+	daemon_wait_ready(d, true);
+	producer = producer_start(&r.schema[0], &p);
+	for (unsigned i = 0; i < 1000; i++) {
+		daemon_signal(d, signals[i % ARRAY_LEN(signals)]);
+		if (i % 100 == 0) { /* also with a debugger's stops between */
+			daemon_signal(d, SIGSTOP);
+			daemon_signal(d, SIGCONT);
+		}
+		env_sleep_ms(2);
+	}
+	producer_stop(producer);
+	rig_wait_sent(&r, 0, 10000);
+	require_answers(d);
+	daemon_stop(d);
+	rig_judge(&r, 0, &exactly, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 RIG_MAIN("daemon: calls", 90, signals_and_pages_are_answered_within_a_second_wherever_relays_wait,
 	a_resolver_that_hangs_holds_up_neither_other_sources_nor_the_end,
 	whatever_becomes_of_its_log_and_its_output_events_flow,
 	as_process_one_of_a_container_it_takes_signals_like_everywhere,
 	without_a_free_descriptor_it_waits_and_goes_on_once_there_is_one,
-	memory_follows_what_rows_hold_not_what_their_columns_could)
+	memory_follows_what_rows_hold_not_what_their_columns_could,
+	a_thousand_signals_under_load_lose_and_repeat_nothing)
