@@ -49,7 +49,7 @@ static void kill_in_the_middle(struct rig *r, struct daemon *d, const struct con
 		snprintf(held, sizeof(held), "locked_by='%s'", owner);
 		rig_wait_none(r, 0, held, TAKEOVER_MS(c) - (env_now_us() - killed_us) / US_PER_MS);
 		rig_wait_none(r, 0, "event_id IN (SELECT event_id FROM suspect) AND status<>'SENT'",
-			5000);
+			15000);
 	}
 	free(owner);
 	REQUIRE_INT(copies_beyond_the_first(r) - before, <=, n);
