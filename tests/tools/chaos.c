@@ -18,6 +18,7 @@
 #define RELAYS 3
 #define SOURCES 2
 #define HEALS 64
+#define STALL_US (60 * US_PER_SEC)
 
 enum fault {
 	KILL_RELAY,
@@ -400,15 +401,27 @@ static bool report(unsigned source, bool ordered)
 	return good;
 }
 
+/* Many faults leave a lot to catch up with, on a busy machine for minutes: what counts is that it
+ * goes on. */
 static bool wait_for_the_end(void)
 {
-	for (int64_t until = env_now_us() + 120 * US_PER_SEC; env_now_us() < until;) {
+	uint64_t least = UINT64_MAX;
+	int64_t began_us = env_now_us();
+
+	for (int64_t until = began_us + STALL_US; env_now_us() < until;) {
 		uint64_t left = 0;
 
 		for (unsigned i = 0; i < SOURCES; i++)
 			left += rig_rows(&rig, i, "status NOT IN ('SENT','DEAD')");
-		if (left == 0)
+		if (left == 0) {
+			printf("all sent %.1f s after the last fault\n",
+				(double)(env_now_us() - began_us) / US_PER_SEC);
 			return true;
+		}
+		if (left + 100 <= least || least == UINT64_MAX) {
+			least = left;
+			until = env_now_us() + STALL_US;
+		}
 		env_sleep_ms(200);
 	}
 	return false;
@@ -473,7 +486,7 @@ int main(int argc, char **argv)
 	mq_reopen(rig.mq, 30000);
 	good = wait_for_the_end();
 	if (!good)
-		printf("not everything was sent within two minutes after the last fault\n");
+		printf("after the last fault nothing was sent for a minute, and not everything is\n");
 	for (unsigned i = 0; i < RELAYS; i++) {
 		daemon_signal(relays[i].daemon, SIGTERM);
 		if (daemon_wait(relays[i].daemon, 30000) != 0) {
