@@ -253,9 +253,9 @@ END_TEST
 START_TEST(rows_that_arrive_while_the_broker_is_down_cost_no_attempt_and_go_at_once_when_it_is_back)
 {
 	unsigned seconds = env_get()->thorough ? 60 : 4;
-	uint64_t rows = env_get()->thorough ? 100000 : 4000;
-	struct production p = { .count = rows, .aggregates = 1000, .first = 2000001 };
-	int64_t until, back_us, first_us, all_us;
+	uint64_t rows = env_get()->thorough ? 100000 : 4000, before = rows / 4 + 2000;
+	struct production p = { .count = before, .aggregates = 1000, .first = 3000001 };
+	int64_t until, back_us, first_us, all_us, full_us;
 	struct producer *burst;
 	struct scene s;
 	uint64_t sent;
@@ -263,7 +263,14 @@ START_TEST(rows_that_arrive_while_the_broker_is_down_cost_no_attempt_and_go_at_o
 	scene_open(&s);
 	s.conf.ordering = "aggregate";
 	s.conf.batch = 500;
+	s.conf.window = 2000;
+	/* what it does with rows that lie there already is full speed, on this machine today */
+	db_produce(s.rig.db, &s.rig.schema[0], &p);
+	full_us = env_now_us();
 	scene_start(&s);
+	rig_wait_none(&s.rig, 0, "status<>'SENT' AND event_id LIKE '%-3______'", 60000);
+	full_us = env_now_us() - full_us;
+	p = (struct production){ .count = rows, .aggregates = 1000, .first = 2000001 };
 	p.per_second = (unsigned)(rows / seconds);
 	if (env_get()->thorough) {
 		env_server(SERVER_BROKER, "kill9");
@@ -286,18 +293,17 @@ START_TEST(rows_that_arrive_while_the_broker_is_down_cost_no_attempt_and_go_at_o
 	back_us = env_now_us();
 	WAIT_FOR(10000, rig_rows(&s.rig, 0, "status='SENT'") > sent);
 	first_us = env_now_us() - back_us;
-	rig_wait_none(&s.rig, 0,
-		"status<>'SENT' AND id<=(SELECT n FROM (SELECT MAX(id) AS n FROM "
-		"outbox_event WHERE event_id LIKE '%-2_____') AS x)",
-		60000);
+	rig_wait_none(&s.rig, 0, "status<>'SENT' AND event_id LIKE '%-2______'", 240000);
 	all_us = env_now_us() - back_us;
 	printf("broker away %u s, %" PRIu64
 	       " rows meanwhile: the first sent %.2f s after its return, "
-	       "all of them after %.2f s\n",
-		seconds, rows, (double)first_us / US_PER_SEC, (double)all_us / US_PER_SEC);
-	REQUIRE_INT(all_us, <=, 10 * US_PER_SEC + (int64_t)rows * 200 /* 5,000 a second */);
+	       "all of them after %.2f s, %.0f rows/s; without an outage %.0f rows/s\n",
+		seconds, rows, (double)first_us / US_PER_SEC, (double)all_us / US_PER_SEC,
+		(double)rows * US_PER_SEC / (double)(all_us - first_us),
+		(double)before * US_PER_SEC / (double)full_us);
+	REQUIRE_INT(all_us, <=, 10 * US_PER_SEC + 2 * full_us * (int64_t)rows / (int64_t)before);
 	require_nobody_charged(&s);
-	scene_close(&s, WINDOW, WINDOW);
+	scene_close(&s, 2500, 2500);
 }
 END_TEST
 
