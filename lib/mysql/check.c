@@ -470,33 +470,17 @@ static void check_triggers(struct check *c)
 
 /* --- plans ---------------------------------------------------------------------------------- */
 
-struct plan {
-	char text[300];
-	bool scan, sort;
-};
-
 static int row_plan(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
-	struct plan *p = arg;
-
 	(void)statement, (void)e;
-	for (unsigned i = 0; i < count; i++) {
-		struct slice value = v[i].ptr != NULL ? v[i] : SLICE_LIT("-");
-		size_t n = strlen(p->text);
-
-		p->scan |= value_is(value, "ALL");
-		p->sort |= memmem(value.ptr, value.len, "filesort", 8) != NULL ||
-			   memmem(value.ptr, value.len, "temporary", 9) != NULL;
-		snprintf(p->text + n, sizeof(p->text) - n, "%s%.*s", n > 0 ? " " : "",
-			(int)(value.len > 100 ? 100 : value.len), value.ptr);
-	}
+	plan_add(arg, v, count);
 	return 0;
 }
 
 static void check_plan(struct check *c, const char *name, struct buf *statement)
 {
-	struct plan plan = { 0 };
+	struct query_plan plan = { 0 };
 	struct reply r = { .row = row_plan, .arg = &plan };
 	struct err e;
 

@@ -556,6 +556,20 @@ static void judge_indexes(
 	}
 }
 
+void plan_add(struct query_plan *p, const struct slice *values, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct slice value = values[i].ptr != NULL ? values[i] : SLICE_LIT("-");
+		size_t n = strlen(p->text);
+
+		p->scan |= value_is(value, "ALL");
+		p->sort |= memmem(value.ptr, value.len, "filesort", 8) != NULL ||
+			   memmem(value.ptr, value.len, "temporary", 9) != NULL;
+		snprintf(p->text + n, sizeof(p->text) - n, "%s%.*s", n > 0 ? " " : "",
+			(int)(value.len > 100 ? 100 : value.len), value.ptr);
+	}
+}
+
 void schema_judge(const struct schema *s, const struct schema_wish *wish,
 	const struct finding_sink *sink, struct outbox_table *table)
 {

@@ -81,6 +81,14 @@ struct schema_wish {
 void schema_judge(const struct schema *s, const struct schema_wish *wish,
 	const struct finding_sink *sink, struct outbox_table *table);
 
+/* What EXPLAIN says of a statement, row by row, in the traditional format. */
+struct query_plan {
+	char text[300];  /* of the rows, for people */
+	bool scan, sort; /* a whole table is read (of an index that is normal while the table is
+			  * empty); something is sorted or put aside */
+};
+void plan_add(struct query_plan *p, const struct slice *values, unsigned count);
+
 /* `outboxd check` of one source: connects on its own, reports everything there is to say about
  * server, account, table, indexes, plans and clock. -1: could not look at all (which has been
  * reported as a FAULT too). */

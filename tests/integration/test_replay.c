@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 struct stage {
 	struct rig rig;
@@ -433,6 +436,64 @@ START_TEST(an_event_without_a_confirm_is_neither_sent_nor_failed)
 }
 END_TEST
 
+START_TEST(a_broker_that_is_blocked_is_waited_for)
+{
+	struct stage s;
+	const struct fake_rules rules = { 0 };
+	struct fake_broker *b = fake_broker_start(&rules);
+	struct fake_stats stats;
+	pid_t pid;
+
+	stage_open(&s);
+	s.conf.confirm_ms = 1000;
+	use_broker(&s, fake_broker_port(b));
+	add_many(&s, 300, 3);
+	pid = command_begin(s.d, "replay", "--json", "--type", "created", "--rate", "100", NULL);
+	WAIT_FOR(10000, (fake_broker_stats(b, &stats), stats.messages > 20));
+	fake_broker_block(b, true, "low on memory");
+	env_sleep_ms(1500); /* longer than confirm_timeout: that is what is tried here */
+	fake_broker_stats(b, &stats);
+	REQUIRE_INT(stats.messages, <, 300);
+	REQUIRE(kill(pid, 0) == 0);
+	fake_broker_block(b, false, NULL);
+	command_end();
+	require_status(0);
+	require_counts(300, 300);
+	stage_close(&s);
+	fake_broker_stop(b);
+}
+END_TEST
+
+START_TEST(a_replay_leaves_a_line_in_syslog_and_a_dry_run_none)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX, .sun_path = "/dev/log" };
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stage s;
+	char line[2000];
+	ssize_t n;
+
+	if (access("/dev/log", F_OK) == 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0) {
+		printf("SKIPPED: /dev/log is not ours to listen on\n");
+		close(fd);
+		return;
+	}
+	stage_open(&s);
+	add(&s, "sent-1", "x", "");
+	command_run(s.d, "replay", "--dry-run", "--type", "created", NULL);
+	REQUIRE_INT(recv(fd, line, sizeof(line) - 1, 0), <, 0);
+	command_run(s.d, "replay", "--type", "created", "--reason", "lost\nqueue", NULL);
+	n = recv(fd, line, sizeof(line) - 1, 0);
+	unlink("/dev/log");
+	REQUIRE_INT(n, >, 0);
+	line[n] = '\0';
+	require_text(line, "<29>"); /* daemon.notice */
+	require_text(line, "command=replay source=s0 changed=1 reason=\"lost?queue\"");
+	require_text(line, "type=created event_ids=sent-1");
+	close(fd);
+	stage_close(&s);
+}
+END_TEST
+
 /* --- interrupted, and going on -------------------------------------------------------------- */
 
 START_TEST(interrupted_it_waits_for_confirms_and_goes_on_later_without_a_gap_or_a_duplicate)
@@ -509,6 +570,8 @@ START_TEST(a_page_costs_the_same_wherever_it_lies_and_nothing_is_sorted)
 		return; /* has no performance schema by default */
 	stage_open(&s);
 	add_many(&s, EVENTS, 100);
+	/* which is full after some hundred schemas */
+	db_exec(s.rig.db, "TRUNCATE TABLE performance_schema.events_statements_summary_by_digest");
 	command_run(s.d, "replay", "--json", "--dry-run", "--since", "2020-01-01T00:00:00Z", NULL);
 	require_counts(EVENTS, 0);
 #define DIGEST                                                                                     \
@@ -533,6 +596,7 @@ RIG_MAIN("replay", 60, named_events_are_published_again_marked_and_the_table_sta
 	it_ends_when_nothing_arrives_any_more_rather_than_failing_event_by_event,
 	nacks_and_closed_channels_are_told_apart_for_each_event,
 	an_event_without_a_confirm_is_neither_sent_nor_failed,
+	a_broker_that_is_blocked_is_waited_for, a_replay_leaves_a_line_in_syslog_and_a_dry_run_none,
 	interrupted_it_waits_for_confirms_and_goes_on_later_without_a_gap_or_a_duplicate,
 	after_a_lost_connection_it_says_where_to_go_on_and_nothing_is_missing,
 	a_page_costs_the_same_wherever_it_lies_and_nothing_is_sorted)

@@ -198,6 +198,31 @@ START_TEST(what_is_odd_but_works_is_told_and_no_fault)
 }
 END_TEST
 
+static struct query_plan explained(const char *type, const char *extra)
+{
+	const struct slice row[] = { SLICE_LIT("1"), SLICE_LIT("SIMPLE"), SLICE_LIT("outbox_event"),
+		{ 0 }, slice_str(type), SLICE_LIT("idx_outbox_claim"),
+		SLICE_LIT("idx_outbox_claim"), SLICE_LIT("130"), SLICE_LIT("const"), SLICE_LIT("1"),
+		slice_str(extra) };
+	struct query_plan p = { 0 };
+
+	plan_add(&p, row, ARRAY_LEN(row));
+	return p;
+}
+
+START_TEST(a_plan_is_bad_if_it_reads_all_or_sorts)
+{
+	ck_assert(!explained("ref", "Using index condition").scan);
+	ck_assert(!explained("range", "Using where").sort);
+	ck_assert(explained("ALL", "Using where").scan);
+	ck_assert(!explained("index", "Using where; Using index").scan);
+	ck_assert(explained("ref", "Using where; Using filesort").sort);
+	ck_assert(explained("ref", "Using temporary").sort);
+	ck_assert(
+		strstr(explained("ref", "x").text, "outbox_event - ref idx_outbox_claim") != NULL);
+}
+END_TEST
+
 START_TEST(an_enum_needs_every_state)
 {
 	struct outbox_table t;
@@ -214,4 +239,4 @@ END_TEST
 UNIT_MAIN("mysql schema", the_minimal_table_has_no_fault,
 	each_fault_comes_with_the_statement_that_mends_it,
 	an_index_must_be_whole_visible_and_in_order, what_is_odd_but_works_is_told_and_no_fault,
-	an_enum_needs_every_state)
+	a_plan_is_bad_if_it_reads_all_or_sorts, an_enum_needs_every_state)
