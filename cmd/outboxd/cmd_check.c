@@ -107,6 +107,35 @@ static void check_secret(struct report *r, const char *where, const struct secre
 	}
 }
 
+/* Off this machine a connection that is not verified is one to whoever is in between. No hosts: a
+ * socket. */
+static void check_encryption(struct report *r, const char *where, const struct endpoint *hosts,
+	size_t count, const struct tls_conf *tls, const char *fix)
+{
+	bool local = true;
+
+	for (size_t i = 0; i < count; i++)
+		local &= host_is_loopback(hosts[i].host);
+	if (local)
+		return;
+	if (tls->mode == TLS_DISABLED)
+		find(r, SEVERITY_WARNING, where,
+			"the connection is not encrypted: whoever is in between reads every event",
+			fix);
+	else if (tls->mode == TLS_REQUIRED)
+		find(r, SEVERITY_WARNING, where,
+			"the server's certificate is not verified: whoever is in between can be "
+			"the server",
+			fix);
+}
+
+static void check_database(struct report *r, const char *where, const struct database_conf *db)
+{
+	check_secret(r, where, &db->password, &db->tls);
+	check_encryption(r, where, db->hosts, db->host_count, &db->tls,
+		"database.tls.mode: verify_identity");
+}
+
 static void check_source(struct report *r, const struct source_conf *source)
 {
 	struct finding_sink sink = { on_finding, r };
@@ -302,26 +331,6 @@ static void check_exchange(struct report *r, const struct source_conf *source,
 	}
 }
 
-static void check_encryption(struct report *r, const char *where, const struct broker_conf *broker)
-{
-	bool local = true;
-
-	for (size_t i = 0; i < broker->host_count; i++)
-		local &= host_is_loopback(broker->hosts[i].host);
-	if (local)
-		return;
-	if (broker->tls.mode == TLS_DISABLED)
-		find(r, SEVERITY_WARNING, where,
-			"the connection is not encrypted: whoever is in between reads every event "
-			"and the password",
-			"tls.mode: verify_identity");
-	else if (broker->tls.mode == TLS_REQUIRED)
-		find(r, SEVERITY_WARNING, where,
-			"the broker's certificate is not verified: whoever is in between can be "
-			"the broker",
-			"tls.mode: verify_identity");
-}
-
 /* What to do about a connection that could not be made. */
 static void mend_connection(
 	const struct broker_conf *broker, const struct err *e, char *fix, size_t size)
@@ -387,7 +396,7 @@ static void check_files(struct report *r, const struct config *conf, const struc
 
 		snprintf(where, sizeof(where), "source %s", source->name);
 		if (o->source == NULL || strcmp(o->source, source->name) == 0)
-			check_secret(r, where, &source->database.password, &source->database.tls);
+			check_database(r, where, &source->database);
 	}
 	for (size_t i = 0; i < conf->broker_count; i++) {
 		const struct broker_conf *broker = &conf->brokers[i];
@@ -396,13 +405,14 @@ static void check_files(struct report *r, const struct config *conf, const struc
 		if (o->source != NULL && config_source(conf, o->source)->broker != broker)
 			continue;
 		check_secret(r, where, &broker->password, &broker->tls);
-		check_encryption(r, where, broker);
+		check_encryption(r, where, broker->hosts, broker->host_count, &broker->tls,
+			"tls.mode: verify_identity");
 	}
 	for (size_t i = 0; i < conf->inbox_count && o->source == NULL; i++) {
 		const struct inbox_conf *inbox = &conf->inboxes[i];
 
 		snprintf(where, sizeof(where), "inbox %s", inbox->name);
-		check_secret(r, where, &inbox->database.password, &inbox->database.tls);
+		check_database(r, where, &inbox->database);
 	}
 }
 

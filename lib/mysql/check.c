@@ -1,6 +1,5 @@
 /* check.c: `outboxd check` of one source: what a relay would meet, found by trying it without
  * changing anything. */
-#include "config/uri.h"
 #include "mysql/purge.h"
 #include "mysql/schema.h"
 #include "mysql/statements_order.h"
@@ -137,22 +136,6 @@ static void check_packet(struct check *c, uint64_t max_packet)
 			"out",
 			max_packet, largest);
 	}
-}
-
-static void check_tls(struct check *c)
-{
-	const struct database_conf *db = &c->conf->database;
-	const char *host = session_address(c->session);
-
-	if (db->socket != NULL || host_is_loopback(db->hosts[0].host))
-		return;
-	if (db->tls.mode == TLS_DISABLED)
-		report(c, SEVERITY_WARNING, host, "database.tls.mode: verify_identity",
-			"the connection is not encrypted: whoever is in between reads every event");
-	else if (db->tls.mode == TLS_REQUIRED)
-		report(c, SEVERITY_WARNING, host, "database.tls.mode: verify_identity",
-			"the server's certificate is not verified: whoever is in between can be "
-			"the server");
 }
 
 static void check_server(struct check *c)
@@ -624,7 +607,6 @@ static int examine(struct check *c, const char *const *extra, size_t extra_count
 		return -1;
 	}
 	session_begin(c->session);
-	check_tls(c);
 	check_server(c);
 	if (!session_is_open(c->session))
 		return err_set(e, ERR_LINK, 0, "the connection broke");

@@ -467,6 +467,45 @@ START_TEST(each_broken_deployment_is_named_with_what_mends_it)
 }
 END_TEST
 
+START_TEST(connections_off_this_machine_without_tls_or_without_a_verified_server_are_warned_of)
+{
+	static const struct {
+		const char *mode;
+		unsigned warnings;
+	} modes[] = { { "", 0 }, { "tls: { mode: verify_identity }", 0 },
+		{ "tls: { mode: disabled }", 1 }, { "tls: { mode: required }", 1 } };
+	struct stage s;
+
+	stage_open(&s);
+	daemon_configure(s.d, &s.conf);
+	for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+		struct json_object *o;
+		char text[1200];
+
+		snprintf(text, sizeof(text),
+			"brokers:\n  - name: b\n    hosts: [mq.example.org]\n    username: u\n"
+			"    password_file: %s/broker-main.pass\n    %s\n"
+			"sources:\n  - name: s\n    broker: b\n    database:\n      host: "
+			"db.example.org\n      name: d\n      username: u\n      password_file: "
+			"%s/source-s0.pass\n      %s\n    publish: { exchange: e, routing_key: k "
+			"}\n",
+			s.d->dir, modes[i].mode, s.d->dir, modes[i].mode);
+		env_write_file(s.d->config, text);
+		command_run(s.d, "check", "--offline", "--json", NULL);
+		require_status(0);
+		o = command_json();
+		REQUIRE_INT(json_object_array_length(json_member(o, "findings")), ==,
+			2 * modes[i].warnings);
+		json_object_put(o);
+		if (modes[i].warnings > 0) {
+			require_text(command_last.out, "\"where\":\"broker b\"");
+			require_text(command_last.out, "database.tls.mode: verify_identity");
+		}
+	}
+	stage_close(&s);
+}
+END_TEST
+
 START_TEST(to_a_deployment_that_is_well_it_has_nothing_to_say)
 {
 	struct stage s;
@@ -565,6 +604,7 @@ START_TEST(a_probe_that_is_nacked_or_never_answered_is_a_fault)
 END_TEST
 
 RIG_MAIN("check", 120, to_a_deployment_that_is_well_it_has_nothing_to_say,
+	connections_off_this_machine_without_tls_or_without_a_verified_server_are_warned_of,
 	a_claim_that_the_server_refuses_is_named, a_probe_says_what_it_does_and_stays_in_no_queue,
 	a_probe_that_is_nacked_or_never_answered_is_a_fault,
 	each_broken_deployment_is_named_with_what_mends_it)
