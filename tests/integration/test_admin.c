@@ -537,7 +537,7 @@ static void let_go(const char *command, const char *option, const char *value_)
 	command_run(s.d, command, "x-1", option, value_, NULL);
 	require_status(0);
 	add_many(&s.rig, "x", 601, 610); /* must not overtake those that still wait */
-	rig_wait_none(&s.rig, 0, "event_id='x-2' AND status<>'SENT'", 3000);
+	rig_wait_none(&s.rig, 0, "event_id='x-2' AND status<>'SENT'", 15000);
 	rig_wait_sent(&s.rig, 0, 90000); /* one aggregate goes one by one */
 	a.dead = strcmp(command, "skip") == 0;
 	REQUIRE_INT(rig_rows(&s.rig, 0, "status='SENT'"), ==, 610 + 50 - (int)a.dead);

@@ -371,7 +371,7 @@ START_TEST(connections_that_break_after_any_number_of_bytes_lose_nothing_and_cha
 
 		/* the small ones hit the login that follows */
 		proxy_cut_after(broker, after[i]);
-		WAIT_FOR(10000, proxy_connections(broker) > connections);
+		WAIT_FOR(30000, proxy_connections(broker) > connections);
 	}
 	producer_stop(producer);
 	rig_wait_sent(&r, 0, 20000);

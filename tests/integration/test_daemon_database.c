@@ -235,7 +235,7 @@ START_TEST(connections_that_break_after_any_number_of_bytes_lose_and_repeat_noth
 
 		/* the small ones hit the login that follows */
 		proxy_cut_after(s.database, after[i]);
-		WAIT_FOR(10000, proxy_connections(s.database) > connections);
+		WAIT_FOR(30000, proxy_connections(s.database) > connections);
 	}
 	producer_stop(producer);
 	REQUIRE_INT(rig_rows(&s.rig, 0, "retry_count>0"), ==, 0);
@@ -317,8 +317,8 @@ START_TEST(a_server_that_refuses_every_statement_is_named_and_tried_slowly_and_o
 			"outboxd_db_errors_total{class=\"%s\",source=\"s%u\"}", refusals[i].class,
 			i);
 		REQUIRE_INT(daemon_metric(d, series), >, 0);
-		/* one line now and then, not one a try */
-		REQUIRE_INT(daemon_log(d, name + 7, code, NULL), <=, 2);
+		/* one line now and then of each who tried, not one a try */
+		REQUIRE_INT(daemon_log(d, name + 7, code, NULL), <=, 6);
 		REQUIRE_INT(proxy_hits(proxies[i]), <, 12);
 		REQUIRE_INT(rig_rows(&r, i, "status<>'PENDING'"), ==, 0);
 		proxy_rule(proxies[i], NULL);
@@ -356,7 +356,7 @@ START_TEST(polling_goes_on_after_an_error_of_any_kind)
 	daemon_wait_ready(d, true);
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < 4; i++) {
-			struct proxy_rule rule = { .text = "CONNECTION_ID()",
+			struct proxy_rule rule = { .text = "CONNECTION_ID(),@@SESSION.time_zone",
 				.action = PROXY_ERROR,
 				.error = errors[round * 4 + i],
 				.times = 1 };
@@ -481,7 +481,7 @@ START_TEST(a_session_that_somebody_else_has_changed_is_not_trusted)
 	daemon_start(s.daemon);
 	daemon_wait_ready(s.daemon, true);
 	for (unsigned i = 0; i < ARRAY_LEN(changes); i++) {
-		struct proxy_rule rule = { .text = "CONNECTION_ID()",
+		struct proxy_rule rule = { .text = "CONNECTION_ID(),@@SESSION.time_zone",
 			.action = PROXY_INJECT,
 			.inject = changes[i],
 			.times = 1 };

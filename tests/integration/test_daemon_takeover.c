@@ -82,7 +82,7 @@ static void kills(const char *ordering)
 	for (unsigned i = 0; i < rounds; i++)
 		kill_in_the_middle(&r, d, &c);
 	REQUIRE_INT(producer_stop(producer), >, 0);
-	rig_wait_sent(&r, 0, 20000);
+	rig_wait_sent(&r, 0, 60000);
 	rig_judge(&r, 0, &allowed, &f);
 	REQUIRE_INT(f.duplicates, <=, rounds * WINDOW_MOST);
 	daemon_stop(d);
