@@ -391,7 +391,7 @@ static void *run(void *arg)
 {
 	struct upkeep *u = arg;
 	struct item *it;
-	enum job_kind kind;
+	enum job_kind kind = JOB_COUNT;
 	struct parcel *p;
 
 	pthread_setname_np(pthread_self(), "upkeep");
