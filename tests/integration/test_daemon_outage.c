@@ -264,6 +264,10 @@ START_TEST(rows_that_arrive_while_the_broker_is_down_cost_no_attempt_and_go_at_o
 	s.conf.ordering = "aggregate";
 	s.conf.batch = 500;
 	s.conf.window = 2000;
+	/* about the broker, not about a database that is slow to answer today */
+	s.conf.lease_ms = 15000;
+	s.conf.query_ms = 10000;
+	s.conf.heartbeat_s = 10;
 	/* what it does with rows that lie there already is full speed, on this machine today */
 	db_produce(s.rig.db, &s.rig.schema[0], &p);
 	full_us = env_now_us();

@@ -1,8 +1,8 @@
 /* shim.c: loaded into a daemon under test (LD_PRELOAD), it bends what the daemon sees of the world:
  *
- *	OUTBOXD_SHIM_CLOCK=FILE   a 64-bit number of seconds in that file is added to the wall clock,
- *				  each time it is read; the monotonic clock stays as it is
- *	OUTBOXD_SHIM_RESOLVER=S   names that begin with "hang." take so many seconds to be resolved
+ *	OUTBOXD_SHIM_CLOCK=FILE   a 64-bit number of seconds in that file is added to the wall
+ *clock, each time it is read; the monotonic clock stays as it is OUTBOXD_SHIM_RESOLVER=S   names
+ *that begin with "hang." take so many seconds to be resolved
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,8 +22,8 @@ __attribute__((constructor)) static void begin(void)
 {
 	const char *path = getenv("OUTBOXD_SHIM_CLOCK");
 	int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	void *at = fd >= 0 ? mmap(NULL, sizeof(*offset_s), PROT_READ, MAP_SHARED, fd, 0)
-			   : MAP_FAILED;
+	void *at =
+		fd >= 0 ? mmap(NULL, sizeof(*offset_s), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
 
 	if (at != MAP_FAILED)
 		offset_s = at;

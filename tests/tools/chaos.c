@@ -486,7 +486,8 @@ int main(int argc, char **argv)
 	mq_reopen(rig.mq, 30000);
 	good = wait_for_the_end();
 	if (!good)
-		printf("after the last fault nothing was sent for a minute, and not everything is\n");
+		printf("after the last fault nothing was sent for a minute, and not everything "
+		       "is\n");
 	for (unsigned i = 0; i < RELAYS; i++) {
 		daemon_signal(relays[i].daemon, SIGTERM);
 		if (daemon_wait(relays[i].daemon, 30000) != 0) {
