@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -210,7 +211,7 @@ static int find_named(struct replay *r, struct err *e)
 		if (key->id == 0) {
 			r->unknown++;
 			fprintf(stderr, "outboxd replay: %s: there is no such event\n", r->ids[i]);
-		} else if (strcmp(key->status, "SENT") != 0) {
+		} else if (strcasecmp(key->status, "SENT") != 0) {
 			r->matched++;
 			r->wrong_state++;
 			fprintf(stderr, "outboxd replay: %s: it is %s, not sent yet\n", r->ids[i],
