@@ -595,7 +595,7 @@ static void add_select(struct admin *a, enum row_class class, unsigned limit)
 	static const char lock[] = " FOR UPDATE SKIP LOCKED";
 	struct buf *b = &a->text;
 
-	sql_claim_select(b, &a->table, "''", class, limit, NULL);
+	sql_claim_select(b, &a->table, "''", class, limit, 0);
 	if (b->failed)
 		return;
 	assert(b->len > sizeof(lock) - 1 &&

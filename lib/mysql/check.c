@@ -496,7 +496,7 @@ static void check_plans(struct check *c)
 	struct buf text = { 0 };
 
 	for (unsigned class = 0; class < ROW_CLASSES; class ++) {
-		sql_claim_select(&text, &c->table, "'check'", class, c->conf->batch, NULL);
+		sql_claim_select(&text, &c->table, "'check'", class, c->conf->batch, 0);
 		check_plan(c, names[class], &text);
 	}
 	sql_look(&text, &c->table, "'check'", isolation, NULL, true);

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <time.h>
 
 #define ASSIGNS(c) (1u << (c))
 
@@ -40,9 +41,13 @@ static const struct {
 };
 
 /* A row under this very owner is never expired to itself: it knows better. */
-static void add_where(struct buf *b, enum row_class class, const char *owner)
+static void add_where(struct buf *b, enum row_class class, const char *owner, int64_t since_us)
 {
 	buf_adds(b, class_rule[class].where);
+	if (class == ROW_FRESH && since_us != 0) {
+		buf_adds(b, " AND `created_at`>=");
+		sql_add_time(b, since_us);
+	}
 	if (class == ROW_EXPIRED)
 		buf_addf(b,
 			" AND (`locked_by` IS NULL OR (`locked_by`<>_binary%s AND "
@@ -130,6 +135,23 @@ void sql_add_string(struct buf *b, struct slice text)
 	if (text.len > from)
 		buf_add(b, text.ptr + from, text.len - from);
 	buf_addc(b, '\'');
+}
+
+void sql_add_time(struct buf *b, int64_t us)
+{
+	int64_t fraction = us % US_PER_SEC;
+	time_t second;
+	struct tm tm;
+
+	if (fraction < 0)
+		fraction += US_PER_SEC;
+	second = (time_t)((us - fraction) / US_PER_SEC);
+	if (gmtime_r(&second, &tm) == NULL || tm.tm_year < -1900 || tm.tm_year > 8099) {
+		buf_adds(b, "'1970-01-01 00:00:00'");
+		return;
+	}
+	buf_addf(b, "'%04d-%02d-%02d %02d:%02d:%02d.%06d'", tm.tm_year + 1900, tm.tm_mon + 1,
+		tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)fraction);
 }
 
 static size_t widest(enum repertoire r)
@@ -260,7 +282,7 @@ void sql_look(struct buf *b, const struct outbox_table *t, const char *owner, co
 		} else {
 			buf_addf(b, ",EXISTS(SELECT 1 FROM %s FORCE INDEX (%s) WHERE ", t->name,
 				t->claim_index);
-			add_where(b, c, owner);
+			add_where(b, c, owner, 0);
 			buf_addc(b, ')');
 		}
 	}
@@ -295,24 +317,21 @@ void sql_events(struct buf *b, const struct outbox_table *t, const uint64_t *ids
 }
 
 void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
-	enum row_class class, unsigned limit, const char *since)
+	enum row_class class, unsigned limit, int64_t since_us)
 {
 	add_event_columns(b, t);
 	if (class == ROW_EXPIRED)
 		buf_adds(b, ",`locked_by`");
 	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->claim_index);
-	add_where(b, class, owner);
-	if (since != NULL && class == ROW_FRESH)
-		buf_addf(b, " AND `created_at`>='%s'", since);
+	add_where(b, class, owner, since_us);
 	buf_addf(b, " ORDER BY %s LIMIT %u FOR UPDATE SKIP LOCKED", class_rule[class].order, limit);
 }
 
-void sql_fresh_keys(struct buf *b, const struct outbox_table *t, unsigned limit, const char *since)
+void sql_fresh_keys(struct buf *b, const struct outbox_table *t, unsigned limit, int64_t since_us)
 {
-	buf_addf(b, "SELECT `id`,`created_at` FROM %s FORCE INDEX (%s) WHERE %s", t->name,
-		t->claim_index, class_rule[ROW_FRESH].where);
-	if (since != NULL)
-		buf_addf(b, " AND `created_at`>='%s'", since);
+	buf_addf(b, "SELECT `id`,`created_at` FROM %s FORCE INDEX (%s) WHERE ", t->name,
+		t->claim_index);
+	add_where(b, ROW_FRESH, NULL, since_us);
 	buf_addf(b, " ORDER BY %s LIMIT %u", class_rule[ROW_FRESH].order, limit);
 }
 

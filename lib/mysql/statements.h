@@ -90,6 +90,9 @@ void sql_add_ids(struct buf *b, const struct outbox_table *t, const uint64_t *id
  * cheaper, whatever index is forced. */
 void sql_add_rows(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count);
 
+/* A time as a literal, 'YYYY-MM-DD hh:mm:ss.ffffff' in UTC. */
+void sql_add_time(struct buf *b, int64_t us);
+
 /* 'text', for a session whose character set is utf8mb4 and whose sql_mode lacks
  * NO_BACKSLASH_ESCAPES: no byte of a UTF-8 sequence is special. */
 void sql_add_string(struct buf *b, struct slice text);
@@ -106,10 +109,10 @@ void sql_assert(struct buf *b, const char *isolation, const char *lock);
 void sql_look(struct buf *b, const struct outbox_table *t, const char *owner, const char *isolation,
 	const char *lock, bool expired_too);
 
-/* One class of rows, locked. `since`, a time as the column's text, bounds created_at of ROW_FRESH
- * from below; NULL: no bound. */
+/* One class of rows, locked. `since_us` bounds created_at of ROW_FRESH from below, here and in what
+ * follows; 0: no bound. */
 void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
-	enum row_class class, unsigned limit, const char *since);
+	enum row_class class, unsigned limit, int64_t since_us);
 
 /* The same values of those of these rows that are SENT, in the order of their ids; at most
  * SQL_IDS_MAX ids. */
@@ -117,7 +120,7 @@ void sql_events(struct buf *b, const struct outbox_table *t, const uint64_t *ids
 
 /* Id and created_at of the first FRESH rows, in their order, locked or not: from the index alone.
  */
-void sql_fresh_keys(struct buf *b, const struct outbox_table *t, unsigned limit, const char *since);
+void sql_fresh_keys(struct buf *b, const struct outbox_table *t, unsigned limit, int64_t since_us);
 
 /* Id, created_at, event_id, aggregate_type, aggregate_id of those of these rows that are not SENT.
  */

@@ -3,26 +3,8 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <time.h>
 
 #define WAITING "`next_retry_at` IS NOT NULL AND `last_error` LIKE 'WAITING: behind %'"
-
-void sql_add_time(struct buf *b, int64_t us)
-{
-	int64_t fraction = us % US_PER_SEC;
-	time_t second;
-	struct tm tm;
-
-	if (fraction < 0)
-		fraction += US_PER_SEC;
-	second = (time_t)((us - fraction) / US_PER_SEC);
-	if (gmtime_r(&second, &tm) == NULL || tm.tm_year < -1900 || tm.tm_year > 8099) {
-		buf_adds(b, "'1970-01-01 00:00:00'");
-		return;
-	}
-	buf_addf(b, "'%04d-%02d-%02d %02d:%02d:%02d.%06d'", tm.tm_year + 1900, tm.tm_mon + 1,
-		tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)fraction);
-}
 
 void sql_add_aggregate(
 	struct buf *b, const struct outbox_table *t, struct slice type, struct slice id)

@@ -6,9 +6,6 @@
 
 #include "mysql/statements.h"
 
-/* A time as a literal, 'YYYY-MM-DD hh:mm:ss.ffffff' in UTC. */
-void sql_add_time(struct buf *b, int64_t us);
-
 /* The condition that a row is of this aggregate: first what the index can use, then the same by
  * bytes. */
 void sql_add_aggregate(

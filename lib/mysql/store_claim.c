@@ -208,10 +208,10 @@ static int add_fresh(struct claiming *c, struct err *e)
 		if (ROOM(s, keys, c->key_limit, e) < 0)
 			return -1;
 		add(c, ANSWER_KEYS, ROW_FRESH);
-		sql_fresh_keys(&s->text, &s->table, (unsigned)c->key_limit, NULL);
+		sql_fresh_keys(&s->text, &s->table, (unsigned)c->key_limit, c->spec->since_us);
 	}
 	add(c, ANSWER_ROWS, ROW_FRESH);
-	sql_claim_select(&s->text, &s->table, s->owner_sql, ROW_FRESH, limit, NULL);
+	sql_claim_select(&s->text, &s->table, s->owner_sql, ROW_FRESH, limit, c->spec->since_us);
 	return 0;
 }
 
@@ -236,7 +236,7 @@ static int select_rows(struct claiming *c, struct err *e)
 		others = true;
 		add(c, ANSWER_ROWS, class);
 		sql_claim_select(&s->text, &s->table, s->owner_sql, class,
-			at_most(spec->limit[class], spec->total), NULL);
+			at_most(spec->limit[class], spec->total), 0);
 	}
 	if (fresh && !others && add_fresh(c, e) < 0)
 		return -1;

@@ -73,6 +73,7 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	}
 	list_push_back(&r->staged, &ev->link);
 	r->staged_count++;
+	r->claimed[class]++;
 	r->row_bytes = r->row_bytes == 0 ? (double)event_bytes(ev)
 					 : r->row_bytes * 0.99 + (double)event_bytes(ev) * 0.01;
 	return 0;
@@ -279,7 +280,7 @@ static bool is_late(const struct relay *r, const struct event *ev)
  * answer may send that one back. */
 static bool must_ask(const struct relay *r, const struct event *ev)
 {
-	return ev->origin != ROW_FRESH || ev->lane->asked_in == r->claims ||
+	return ev->origin != ROW_FRESH || r->scan_bound || ev->lane->asked_in == r->claims ||
 	       barred_rows(&r->order, ev->lane->hash) > 0 || was_skipped(r, ev->lane) ||
 	       is_late(r, ev);
 }
@@ -401,6 +402,50 @@ static void admit_ordered(struct relay *r, unsigned count)
 	ask_in_turns(r, asked);
 }
 
+void claim_scan_from(struct relay *r, int64_t created_us)
+{
+	if (created_us < r->scanned_us)
+		r->scanned_us = created_us;
+}
+
+void claim_due_after(struct relay *r, int64_t delay_us)
+{
+	if (r->now_us + delay_us < r->next_due_us)
+		r->next_due_us = r->now_us + delay_us;
+}
+
+/* Where the next scan of FRESH rows begins; 0: at the start. */
+static int64_t scan_since(const struct relay *r, bool looked)
+{
+	bool bound = r->now_us < r->next_scan_us;
+
+	if (looked || r->scanned_us == 0)
+		return 0;
+	if (r->now_us >= r->next_try_us)
+		bound = !bound;
+	return bound ? r->scanned_us - SCAN_OVERLAP_US : 0;
+}
+
+/* A claim without a look has found as many rows as it asked for. */
+static void scan_took(struct relay *r, int64_t took_us)
+{
+	double *mean = &r->scan_us[r->scan_bound];
+	double gain;
+
+	*mean = *mean == 0 ? (double)took_us : *mean * 0.75 + (double)took_us * 0.25;
+	if (r->now_us >= r->next_try_us)
+		r->next_try_us = r->now_us + SCAN_TRY_US;
+	gain = r->scan_us[0] - r->scan_us[1];
+	if (r->scan_bound || r->scan_us[1] == 0)
+		return;
+	if (gain > SCAN_GAIN_US && gain > r->scan_us[1] / 2)
+		r->next_scan_us =
+			r->now_us + (gain * SCAN_SHARE < SCAN_ALL_US ? (int64_t)(gain * SCAN_SHARE)
+								     : SCAN_ALL_US);
+	else
+		r->next_scan_us = r->now_us;
+}
+
 static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 {
 	unsigned count = 0;
@@ -410,6 +455,8 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 
 		list_del(&ev->link);
 		ev->lease_end_us = lease_end_us;
+		if (ev->origin == ROW_FRESH)
+			r->scanned_us = ev->created_us;
 		if (ev->origin == ROW_EXPIRED) {
 			r->next_expired_us = r->now_us; /* there may be more */
 			metric_add(r->metrics->recovered, 1);
@@ -435,6 +482,7 @@ static void set_leads(struct relay *r, bool leads)
 		return;
 	r->leads = leads;
 	metric_set(r->metrics->leader, leads);
+	r->scanned_us = 0;
 	if (leads) {
 		barred_clear(&r->order);
 		r->cursor = (struct barred_cursor){ 0 };
@@ -445,11 +493,15 @@ static void set_leads(struct relay *r, bool leads)
 }
 
 /* Those that wait for another try get their share, but never the whole batch while there are
- * others. Without a look beforehand nobody knows which classes there are; expired leases have their
- * own rhythm. */
+ * others. Expired leases have their own rhythm, that of looks. */
 static void share_out(const struct relay *r, struct claim_spec *spec, const struct store_look *look)
 {
-	bool exists[ROW_CLASSES] = { true, true, true, false };
+	bool due = r->now_us >= r->next_due_us;
+	bool exists[ROW_CLASSES] = {
+		[ROW_FRESH] = true,
+		[ROW_DUE] = r->may_exist[ROW_DUE] || due,
+		[ROW_RETRY] = r->may_exist[ROW_RETRY] || due,
+	};
 	unsigned limit = spec->total;
 	bool many;
 
@@ -478,12 +530,33 @@ static void share_out(const struct relay *r, struct claim_spec *spec, const stru
 		spec->limit[ROW_DUE] = limit / 8;
 }
 
+/* Of a class that gave less than was asked for there is no more for now. */
+static void note_classes(struct relay *r, const struct claim_spec *spec)
+{
+	static const enum row_class delayed[] = { ROW_DUE, ROW_RETRY };
+	bool all = true;
+
+	for (size_t i = 0; i < ARRAY_LEN(delayed); i++) {
+		enum row_class c = delayed[i];
+
+		if (spec->limit[c] > 0)
+			r->may_exist[c] =
+				r->claimed[c] >= spec->limit[c] || r->staged_count >= spec->total;
+		else
+			all = false;
+	}
+	if (all && r->now_us >= r->next_due_us)
+		r->next_due_us = TIME_NEVER; /* until a look, or a write, tells of another */
+}
+
 static void claim(struct relay *r, const struct store_look *look)
 {
 	unsigned limit = r->broken.open ? 1 : claim_limit(r);
-	struct claim_spec spec = { .total = limit, .lease_us = r->source->lease_us };
 	struct row_sink sink = { on_row, r->ordered ? on_skipped : NULL, r };
 	int64_t start_us = relay_clock(r);
+	struct claim_spec spec = { .total = limit,
+		.lease_us = r->source->lease_us,
+		.since_us = scan_since(r, look != NULL) };
 	struct err e = { 0 };
 	bool unknown = false;
 	unsigned got;
@@ -495,11 +568,13 @@ static void claim(struct relay *r, const struct store_look *look)
 		r->suspects_rest_us = start_us + (start_us - r->suspects_since_us);
 	}
 	r->solo = false;
+	r->scan_bound = spec.since_us != 0;
 	share_out(r, &spec, look);
 	if (r->suspects)
 		for (int c = 0; c < ROW_CLASSES; c++)
 			spec.limit[c] = c == (int)r->suspect_class ? limit : 0;
 	r->staged_count = 0;
+	memset(r->claimed, 0, sizeof(r->claimed));
 	r->skipped_count = 0;
 	r->claims++;
 	if (r->store->ops->claim(r->store, &spec, &sink, &unknown, &e) < 0) {
@@ -522,6 +597,9 @@ static void claim(struct relay *r, const struct store_look *look)
 	/* Leases that expired come together, whole windows of them. */
 	if (r->staged_count == 0 || (r->solo && r->suspect_class != ROW_EXPIRED))
 		r->suspects = false;
+	note_classes(r, &spec);
+	if (look == NULL && r->staged_count == limit)
+		scan_took(r, r->now_us - start_us);
 	got = admit_staged(r, start_us + r->source->lease_us);
 	pacer_claimed(&r->pacer, r->now_us, got, limit);
 	if (got > 0)
@@ -585,7 +663,7 @@ static void load_barred(struct relay *r)
 static bool look(struct relay *r, struct store_look *out)
 {
 	bool expired = r->now_us >= r->next_expired_us;
-	int64_t before_us = relay_clock(r);
+	int64_t before_us = relay_clock(r), rest_us;
 	struct err e = { 0 };
 
 	if (r->store->ops->look(r->store, expired, out, &e) < 0) {
@@ -595,14 +673,27 @@ static bool look(struct relay *r, struct store_look *out)
 	}
 	relay_clock(r);
 	relay_db_worked(r);
+	for (int c = 0; c < ROW_CLASSES; c++)
+		r->may_exist[c] = out->exists[c];
+	r->next_due_us = TIME_NEVER;
+	if (out->next_due_us < TIME_NEVER - r->now_us)
+		claim_due_after(r, out->next_due_us);
 	r->db_offset_us = out->now_us - (before_us + (r->now_us - before_us) / 2);
 	if (r->conf.wall_us != NULL)
 		metric_set(r->metrics->last_poll,
 			(double)r->conf.wall_us(r->conf.clock_arg) / US_PER_SEC);
 	if (r->ordered)
 		set_leads(r, out->leads);
+	/* A look that is slow time and again has its share of the time, and no more. */
+	rest_us = SCAN_SHARE *
+		  (r->now_us - before_us < r->look_us ? r->now_us - before_us : r->look_us);
+	r->look_us = r->now_us - before_us;
+	if (rest_us > SCAN_ALL_US)
+		rest_us = SCAN_ALL_US;
 	if (expired)
-		r->next_expired_us = r->now_us + r->source->poll_interval_us;
+		r->next_expired_us = r->now_us + (rest_us > r->source->poll_interval_us
+								 ? rest_us
+								 : r->source->poll_interval_us);
 	return true;
 }
 

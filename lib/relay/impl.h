@@ -46,6 +46,17 @@
 /* So many aggregates whose rows are being released are looked at in a turn. */
 #define DRAIN_LOOKS 64
 
+/* A snapshot that somebody holds keeps index entries of rows long sent from being purged, and a
+ * scan from the start walks over all of them. Under load scans then begin at what was claimed last,
+ * less so much for those that commit late; from the start they go as seldom as this share of the
+ * time asks for, but at least so often. Whether that is worth while, a scan of the other kind tells
+ * now and then. */
+#define SCAN_OVERLAP_US (250 * US_PER_MS)
+#define SCAN_GAIN_US (3 * US_PER_MS)
+#define SCAN_SHARE 50
+#define SCAN_ALL_US (10 * US_PER_SEC)
+#define SCAN_TRY_US (2 * US_PER_SEC)
+
 /* Taken over so often in a row, a row is claimed alone. */
 #define SUSPECT_TAKEOVERS 2
 /* After so long of that the others have their turn, for as long. */
@@ -100,8 +111,19 @@ struct relay {
 	struct err db_err;
 	struct log_limit db_log;
 	struct pacer pacer;
-	int64_t next_expired_us; /* when to look for expired leases again */
-	int64_t next_renew_us;   /* when to look for leases to renew again */
+	/* scans of FRESH rows */
+	int64_t scanned_us;   /* created_at of the last one claimed; 0: begin at the start */
+	int64_t next_scan_us; /* when to begin at the start again */
+	int64_t next_try_us;  /* when to try what the other kind takes */
+	double scan_us[2];    /* what claims take, on average: from the start; from there on */
+	bool scan_bound;      /* the claim under way does not begin at the start */
+	/* whether there may be such rows: RETRY and DUE are asked for only then */
+	bool may_exist[ROW_CLASSES];
+	int64_t next_due_us; /* when one of those that are delayed falls due, as far as we know */
+	unsigned claimed[ROW_CLASSES]; /* by the last claim */
+	int64_t look_us;               /* what the last look took */
+	int64_t next_expired_us;       /* when to look for expired leases again */
+	int64_t next_renew_us;         /* when to look for leases to renew again */
 
 	/* broker */
 	bool mq_up, blocked;
@@ -151,6 +173,10 @@ void relay_route_failed(struct relay *r, bool returns, const char *text);
 /* claim.c */
 bool claim_allowed(const struct relay *r);
 bool claim_at_once(const struct relay *r);
+/* Rows from this created_at on may be FRESH again. */
+void claim_scan_from(struct relay *r, int64_t created_us);
+/* A row is claimable as RETRY, or DUE, once the delay is over. */
+void claim_due_after(struct relay *r, int64_t delay_us);
 /* Polls if it is time to; false: nothing was done. */
 bool claim_turn(struct relay *r);
 void claim_admit(struct relay *r, struct event *ev);

@@ -231,6 +231,7 @@ void verdict_released(struct relay *r, struct event *ev)
 	struct lane *lane = ev->lane;
 
 	to_settling(r, ev, EVENT_RELEASED, SETTLE_RELEASE);
+	claim_scan_from(r, ev->created_us);
 	if (lane != NULL && ev->origin != ROW_FRESH)
 		bar(r, lane);
 	if (lane != NULL && lane->head == ev)
@@ -337,6 +338,14 @@ static void settled(struct relay *r, struct event *ev, bool lost)
 	event_free(&r->pool, ev);
 }
 
+static void note_due(struct relay *r, const struct event *ev, const struct settle *s)
+{
+	if (s->kind == SETTLE_RETRY || s->kind == SETTLE_HOLD)
+		claim_due_after(r, s->delay_us);
+	else if (s->kind == SETTLE_RELEASE && ev->origin != ROW_FRESH)
+		claim_due_after(r, 0);
+}
+
 bool settle_turn(struct relay *r)
 {
 	unsigned count = 0;
@@ -387,6 +396,7 @@ bool settle_turn(struct relay *r)
 		} else if (ev->verdict == SETTLE_SENT && r->source->retention.sent_us == 0) {
 			metric_add(r->metrics->purged, 1); /* the store deleted it */
 		}
+		note_due(r, ev, &r->settles[i]);
 		settled(r, ev, r->settles[i].lost);
 	}
 	return true;
@@ -523,6 +533,10 @@ bool drain_turn(struct relay *r)
 	}
 	relay_clock(r);
 	relay_db_worked(r);
+	if (walk.released > 0)
+		claim_scan_from(r, lane->walk_us);
+	if (walk.released > walk.fresh)
+		claim_due_after(r, 0);
 	lane->walk_us = walk.created_us;
 	lane->walk_id = walk.id;
 	lane->walk_after_us = r->now_us + US_PER_SEC;

@@ -39,6 +39,7 @@ struct claim_spec {
 	unsigned limit[ROW_CLASSES]; /* at most so many of each; 0: the class is not looked at */
 	unsigned total;              /* at most so many in all; RETRY, DUE, EXPIRED, then FRESH */
 	int64_t lease_us;
+	int64_t since_us; /* ROW_FRESH only from this created_at on; 0: all */
 };
 
 /* Takes the claimed rows one by one; *row is valid during the call only. `takeovers` is how many

@@ -292,8 +292,10 @@ static struct sunk *sunk_new(void)
 	{                                                                                          \
 		500, 500, 500, 500                                                                 \
 	}
-static const struct claim_spec everything = { ALL_CLASSES, 500, 60 * US_PER_SEC };
-static const struct claim_spec fresh_only = { { 500, 0, 0, 0 }, 500, 60 * US_PER_SEC };
+static const struct claim_spec everything = { ALL_CLASSES, 500, 60 * US_PER_SEC, 0 };
+static const struct claim_spec fresh_only = {
+	.limit = { 500, 0, 0, 0 }, .total = 500, .lease_us = 60 * US_PER_SEC
+};
 
 static int try_claim(struct store *s, const struct claim_spec *spec, struct sunk *k, bool *unknown,
 	struct err *e)
@@ -434,18 +436,30 @@ START_TEST(a_claim_keeps_to_its_limits)
 	struct sunk *k = sunk_new();
 
 	one_of_each();
-	claim(s, &(struct claim_spec){ { 500, 500, 500, 1 }, 4, US_PER_SEC }, k);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 500, 500, 500, 1 }, .total = 4, .lease_us = US_PER_SEC },
+		k);
 	ck_assert_uint_eq(k->count, 4);
 	ck_assert_int_eq(k->row[0].class, ROW_RETRY);
 	ck_assert_int_eq(k->row[1].class, ROW_RETRY);
 	ck_assert_int_eq(k->row[2].class, ROW_DUE);
 	ck_assert_int_eq(k->row[3].class, ROW_EXPIRED);
 	ck_assert_uint_eq(k->row[3].id, 6);
-	claim(s, &(struct claim_spec){ { 2, 0, 0, 0 }, 500, US_PER_SEC }, k);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 2, 0, 0, 0 }, .total = 500, .lease_us = US_PER_SEC },
+		k);
 	ck_assert_uint_eq(k->count, 2);
-	claim(s, &(struct claim_spec){ { 500, 500, 500, 500 }, 0, US_PER_SEC }, k);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 500, 500, 500, 500 }, .total = 0, .lease_us = US_PER_SEC },
+		k);
 	ck_assert_uint_eq(k->count, 0);
-	claim(s, &(struct claim_spec){ { 0, 0, 0, 0 }, 500, US_PER_SEC }, k);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 0, 0, 0, 0 }, .total = 500, .lease_us = US_PER_SEC },
+		k);
 	ck_assert_uint_eq(k->count, 0);
 	ck_assert_int_eq(
 		number("SELECT COUNT(*) FROM outbox_event WHERE locked_by='me/1/0'"), 4 + 2 + 1);
@@ -804,8 +818,11 @@ START_TEST(more_rows_than_a_statement_takes_are_settled_in_one_go)
 	struct err e = { 0 };
 
 	add_rows(1200);
-	claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1 }, k);
-	claim(s, &(struct claim_spec){ { 1200, 0, 0, 0 }, 1200, US_PER_SEC }, k);
+	claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1, 0 }, k);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 1200, 0, 0, 0 }, .total = 1200, .lease_us = US_PER_SEC },
+		k);
 	ck_assert_uint_eq(k->count, 700);
 	for (unsigned i = 0; i < 1200; i++) {
 		ids[i] = i + 1;
@@ -882,7 +899,7 @@ START_TEST(the_minimal_table_works_as_it_is)
 	add_rows(3);
 	for (unsigned i = 0; i < 20; i++) {
 		/* neither lease nor delay ends early, whatever part of a second it is */
-		claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1500000 }, k);
+		claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1500000, 0 }, k);
 		ck_assert_uint_eq(k->count, 3);
 		ck_assert_str_eq(k->trace_id, "NULL");
 		ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE "
@@ -1329,7 +1346,10 @@ START_TEST(a_killed_session_is_reported_and_replaced)
 		ck_assert_int_lt(try_claim(s, &everything, k, &unknown, &e), 0);
 		ck_assert_int_eq(e.kind, ERR_LINK);
 		ck_assert_msg(s->ops->connect(s, &e) == 0, "%s", e.text);
-		claim(s, &(struct claim_spec){ { 1, 0, 0, 0 }, 1, 60 * US_PER_SEC }, k);
+		claim(s,
+			&(struct claim_spec){
+				.limit = { 1, 0, 0, 0 }, .total = 1, .lease_us = 60 * US_PER_SEC },
+			k);
 		ck_assert_uint_eq(k->count, 1);
 	}
 	free_store(s);
@@ -1347,7 +1367,10 @@ START_TEST(rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment)
 	bool unknown;
 
 	add_rows(8);
-	claim(s, &(struct claim_spec){ { 4, 0, 0, 0 }, 4, 60 * US_PER_SEC }, k);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 4, 0, 0, 0 }, .total = 4, .lease_us = 60 * US_PER_SEC },
+		k);
 	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id IN "
 	    "(2,5,6) FOR UPDATE");
 	start = clock_mono_us();
@@ -1971,9 +1994,9 @@ START_TEST(statements_cost_what_they_return_whatever_the_table_holds)
 		int64_t reads = 0;
 
 		if (i < ROW_CLASSES)
-			sql_claim_select(&text, &table, "'me'", i, 20, NULL);
+			sql_claim_select(&text, &table, "'me'", i, 20, 0);
 		else if (i == 4)
-			sql_fresh_keys(&text, &table, 20, "2026-01-01 00:00:00");
+			sql_fresh_keys(&text, &table, 20, INT64_C(1767225600000000));
 		else
 			sql_look(&text, &table, "'me'", session_server(c)->isolation, NULL, true);
 		buf_addf(&explain, mariadb ? "EXPLAIN %s" : "EXPLAIN FORMAT=TRADITIONAL %s",

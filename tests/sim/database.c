@@ -367,7 +367,7 @@ struct picked {
 };
 
 /* 0; 1: no room for more; -1: rolled back. */
-static int pick_class(struct fake_store *s, enum row_class c, unsigned limit,
+static int pick_class(struct fake_store *s, enum row_class c, unsigned limit, int64_t since_us,
 	const struct row_sink *sink, struct picked *out)
 {
 	struct world *w = s->a->w;
@@ -380,7 +380,7 @@ static int pick_class(struct fake_store *s, enum row_class c, unsigned limit,
 		struct row row;
 		unsigned takeovers = c == ROW_EXPIRED ? r->takeovers + 1 : 0;
 
-		if (!in_class(w, r, c, s->a->owner))
+		if (!in_class(w, r, c, s->a->owner) || (c == ROW_FRESH && r->created_us < since_us))
 			continue;
 		if (r->locked_us > w->now_us) {
 			if (lockeds < ARRAY_LEN(locked))
@@ -482,7 +482,7 @@ static int db_claim(struct store *base, const struct claim_spec *spec, const str
 
 		if (limit > spec->total - p.count)
 			limit = spec->total - p.count;
-		rc = pick_class(s, order[i], limit, sink, &p);
+		rc = pick_class(s, order[i], limit, spec->since_us, sink, &p);
 	}
 	fate = rc < 0 ? FATE_ROLLED_BACK : draw_fate(s);
 	if (happens(fate))

@@ -82,7 +82,7 @@ START_TEST(a_claim_names_its_index_and_order)
 	static const char *const extra[] = { "tenant" };
 	struct buf b = { 0 };
 
-	sql_claim_select(&b, &t, "'me'", ROW_FRESH, 500, NULL);
+	sql_claim_select(&b, &t, "'me'", ROW_FRESH, 500, 0);
 	ck_assert_str_eq(text_of(&b),
 		"SELECT `id`,`created_at`,`retry_count`,`event_id`,`aggregate_type`,`aggregate_id`,"
 		"`event_type`,`payload`,`last_error` FROM `shop`.`outbox_event` FORCE INDEX (`i`) "
@@ -92,15 +92,15 @@ START_TEST(a_claim_names_its_index_and_order)
 	t.has[OPTIONAL_TRACE_ID] = true;
 	t.extra = extra;
 	t.extra_count = 1;
-	sql_claim_select(&b, &t, "'me'", ROW_EXPIRED, 5, "2026-01-01 00:00:00");
+	sql_claim_select(&b, &t, "'me'", ROW_EXPIRED, 5, INT64_C(1767225600000000));
 	ck_assert_ptr_nonnull(
 		strstr(text_of(&b), "`last_error`,`trace_id`,`tenant`,`locked_by` FROM"));
 	ck_assert_ptr_nonnull(strstr(text_of(&b), "`locked_by`<>_binary'me'"));
 	ck_assert_ptr_null(strstr(text_of(&b), "`created_at`>="));
 	buf_reset(&b);
-	sql_claim_select(&b, &t, "'me'", ROW_FRESH, 5, "2026-01-01 00:00:00");
+	sql_claim_select(&b, &t, "'me'", ROW_FRESH, 5, INT64_C(1767225600000000));
 	ck_assert_ptr_nonnull(
-		strstr(text_of(&b), " AND `created_at`>='2026-01-01 00:00:00' ORDER"));
+		strstr(text_of(&b), " AND `created_at`>='2026-01-01 00:00:00.000000' ORDER"));
 	buf_fini(&b);
 }
 END_TEST
