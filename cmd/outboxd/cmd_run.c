@@ -53,6 +53,7 @@ int cmd_run(int argc, char **argv)
 
 	if (done >= 0)
 		return done;
+	supervisor_note_signals();
 	/* Few arenas: relays allocate little once they run, and memory stays bounded with many of
 	 * them. */
 	mallopt(M_ARENA_MAX, 2);

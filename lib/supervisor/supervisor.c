@@ -531,14 +531,21 @@ static void on_tick(struct ev_loop *loop, ev_timer *t, int revents)
 		ev_break(sv->loop, EVBREAK_ALL);
 }
 
+static const int watched[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 };
+
+void supervisor_note_signals(void)
+{
+	proc_note_signals(watched, ARRAY_LEN(watched));
+}
+
 static void start_watchers(struct supervisor *sv)
 {
-	static const int numbers[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 };
-
-	for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
-		ev_signal_init(&sv->signals[i], on_signal, numbers[i]);
+	for (size_t i = 0; i < ARRAY_LEN(watched); i++) {
+		ev_signal_init(&sv->signals[i], on_signal, watched[i]);
 		sv->signals[i].data = sv;
 		ev_signal_start(sv->loop, &sv->signals[i]);
+		if (proc_signal_came(watched[i]))
+			ev_feed_signal_event(sv->loop, watched[i]);
 	}
 	ev_async_init(&sv->ended, on_ended);
 	ev_async_start(sv->loop, &sv->ended);

@@ -11,4 +11,7 @@
  * ERR_CONFIG for the file, whose faults went to stderr). */
 int supervisor_run(const char *config_path, struct err *e) MUST_CHECK;
 
+/* From here on the daemon's signals wait for supervisor_run(). Call it first, before threads. */
+void supervisor_note_signals(void);
+
 #endif

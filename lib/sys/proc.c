@@ -61,3 +61,24 @@ void proc_identity(char out[], size_t size)
 {
 	snprintf(out, size, "%016" PRIx64, rng_os_seed());
 }
+
+static volatile sig_atomic_t came[NSIG];
+
+static void note(int number)
+{
+	came[number] = 1;
+}
+
+void proc_note_signals(const int *numbers, size_t count)
+{
+	struct sigaction action = { .sa_handler = note, .sa_flags = SA_RESTART };
+
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < count; i++)
+		(void)sigaction(numbers[i], &action, NULL);
+}
+
+bool proc_signal_came(int number)
+{
+	return number > 0 && number < NSIG && came[number] != 0;
+}

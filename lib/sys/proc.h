@@ -4,12 +4,20 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
+
 /* Descriptors 0, 1 and 2 exist (on /dev/null if need be), so that no socket is ever mistaken for
  * stderr. First thing in main(). */
 void proc_std_fds(void);
 
 /* Writing to a peer that is gone is an error to handle, not a signal. */
 void proc_ignore_sigpipe(void);
+
+/* Signals that come before their watchers are there are noted, instead of ending the process, or of
+ * being lost on process 1. Call it before threads; a watcher takes a signal's place by installing
+ * its own handler, then asks whether it has come. */
+void proc_note_signals(const int *numbers, size_t count);
+bool proc_signal_came(int number);
 
 /* Secrets are in memory: no core dump, no ptrace by the same user, and none of it by accident. */
 int proc_undumpable(struct err *e) MUST_CHECK;

@@ -64,6 +64,21 @@ START_TEST(a_process_with_secrets_leaves_no_core)
 }
 END_TEST
 
+START_TEST(a_signal_before_its_watcher_is_noted_and_ends_nothing)
+{
+	static const int numbers[] = { SIGTERM, SIGHUP };
+
+	proc_note_signals(numbers, 2);
+	ck_assert(!proc_signal_came(SIGTERM));
+	raise(SIGTERM);
+	raise(SIGTERM);
+	ck_assert(proc_signal_came(SIGTERM));
+	ck_assert(!proc_signal_came(SIGHUP));
+	ck_assert(!proc_signal_came(0));
+	ck_assert(!proc_signal_came(100000));
+}
+END_TEST
+
 START_TEST(writing_to_a_closed_socket_is_an_error_not_a_signal)
 {
 	int sv[2];
@@ -323,7 +338,9 @@ END_TEST
 
 UNIT_MAIN("sys", the_clocks_are_in_microseconds_and_the_monotonic_one_never_goes_back,
 	missing_standard_descriptors_are_filled_with_dev_null,
-	a_process_with_secrets_leaves_no_core, writing_to_a_closed_socket_is_an_error_not_a_signal,
+	a_process_with_secrets_leaves_no_core,
+	a_signal_before_its_watcher_is_noted_and_ends_nothing,
+	writing_to_a_closed_socket_is_an_error_not_a_signal,
 	the_descriptor_limit_is_raised_as_far_as_it_goes_and_never_lowered,
 	two_starts_never_share_an_identity, a_call_past_its_deadline_is_cut_off_once,
 	a_call_in_time_is_left_alone, a_number_reused_inside_the_call_is_not_the_guards,
