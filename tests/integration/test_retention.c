@@ -332,16 +332,27 @@ START_TEST(a_move_to_the_archive_is_whole_however_often_the_daemon_is_killed)
 	db_exec(r.db,
 		"CREATE TABLE %s.reference (PRIMARY KEY (id)) AS SELECT * FROM %s.outbox_event",
 		r.schema[0].name, r.schema[0].name);
-	for (unsigned round = 0; round < 4; round++) {
+	/* it dies between the copy and the delete: the server ends the one, and never sees the
+	 * other */
+	db_exec(r.db,
+		"CREATE TRIGGER %s.slow BEFORE INSERT ON %s.old_events FOR EACH ROW DO "
+		"SLEEP(0.001)",
+		r.schema[0].name, r.schema[0].name);
+	for (unsigned round = 0; round < 3; round++) {
 		uint64_t before = rig_rows(&r, 0, "1");
 
 		daemon_start(d);
-		WAIT_FOR(8000, rig_rows(&r, 0, "1") < before);
-		env_sleep_ms((int64_t)(env_random() % 50));
+		if (round % 2 == 1)
+			WAIT_FOR(20000, rig_rows(&r, 0, "1") < before);
+		WAIT_FOR(20000, db_int(r.db,
+					"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE "
+					"USER='%s' AND INFO LIKE 'INSERT INTO%%old_events%%'",
+					r.schema[0].user) > 0);
 		daemon_kill(d);
 		WAIT_FOR(5000, db_session(r.db, r.schema[0].user) == 0);
 		require_all(&r, 3000);
 	}
+	db_exec(r.db, "DROP TRIGGER %s.slow", r.schema[0].name);
 	REQUIRE_INT(rig_rows(&r, 0, "1"), >, 0);
 	REQUIRE_INT(purge(d, NULL), ==, 0);
 	REQUIRE(strstr(last.text, "rows moved to old_events") != NULL);
@@ -390,7 +401,6 @@ START_TEST(purgers_at_the_same_time_remove_every_row_once)
 		pthread_join(two[i].thread, NULL);
 		last = two[i].out;
 		REQUIRE_INT(last.status, ==, 0);
-		REQUIRE_INT(number("changed"), >, 0);
 		sum += number("changed");
 	}
 	rig_wait_none(&r, 0, "1", 10000);
