@@ -93,6 +93,7 @@ struct idle {
 };
 
 struct report {
+	double load; /* average of the minute before */
 	struct pass pass[PASSES];
 	unsigned passes; /* 0: not measured */
 	double limit;

@@ -160,6 +160,7 @@ int main(int argc, char **argv)
 	snprintf(b.config, sizeof(b.config), "%s/outboxd.yaml", b.dir);
 	snprintf(b.log, sizeof(b.log), "%s/log", b.dir);
 	snprintf(b.wakeup, sizeof(b.wakeup), "%s/wakeup.sock", b.dir);
+	(void)getloadavg(&r.load, 1);
 	servers_open(&b);
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
 		if (!wants(list, parts[i].name))

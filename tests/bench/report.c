@@ -125,9 +125,11 @@ static void text_idle(const struct bench *b, const struct report *r, FILE *f)
 
 void report_text(const struct bench *b, const struct report *r, FILE *f)
 {
-	fprintf(f, "MySQL %s, sync_binlog=%.0f, flush at commit=%.0f; %ld cores\n",
-		getenv("OUTBOXD_TEST_MYSQL_VERSION"), number("SELECT @@sync_binlog"),
-		number("SELECT @@innodb_flush_log_at_trx_commit"), sysconf(_SC_NPROCESSORS_ONLN));
+	fprintf(f, "MySQL %s, RabbitMQ %s, sync_binlog=%.0f, flush at commit=%.0f; %ld cores\n",
+		getenv("OUTBOXD_TEST_MYSQL_VERSION"), getenv("OUTBOXD_TEST_AMQP_VERSION"),
+		number("SELECT @@sync_binlog"), number("SELECT @@innodb_flush_log_at_trx_commit"),
+		sysconf(_SC_NPROCESSORS_ONLN));
+	fprintf(f, "the machine's load before: %.1f\n", r->load);
 	if (r->passes > 0)
 		text_passes(b, r, f);
 	if (r->claims > 0)
@@ -236,7 +238,7 @@ static void json_idle(const struct report *r, FILE *f)
 void report_json(const struct bench *b, const struct report *r, FILE *f)
 {
 	(void)b;
-	fprintf(f, "{\"cores\":%ld", sysconf(_SC_NPROCESSORS_ONLN));
+	fprintf(f, "{\"cores\":%ld,\"load_before\":%.2f", sysconf(_SC_NPROCESSORS_ONLN), r->load);
 	if (r->passes > 0)
 		json_passes(r, f);
 	if (r->claims > 0)
