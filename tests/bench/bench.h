@@ -170,6 +170,8 @@ unsigned free_port(void);
 double scrape(unsigned port, const char *name);
 void wait_published(unsigned port, uint64_t events);
 void wait_metric(unsigned port, const char *name, double at_least);
+/* Until so many series of a metric have a value. */
+void wait_series(unsigned port, const char *name, unsigned count);
 double memory_mb(pid_t pid, const char *field); /* VmRSS, VmHWM */
 
 /* ---- client.c: a publisher by hand */

@@ -122,12 +122,14 @@ static void get(unsigned port, char *text, size_t size)
 	text[len] = '\0';
 }
 
-double scrape(unsigned port, const char *name)
+/* Returns how many series there are. */
+static unsigned read_metric(unsigned port, const char *name, double *sum)
 {
 	static char text[4 << 20];
 	size_t len = strlen(name);
-	double sum = -1;
+	unsigned series = 0;
 
+	*sum = 0;
 	get(port, text, sizeof(text));
 	for (char *line = text; line != NULL; line = strchr(line, '\n')) {
 		char *blank;
@@ -136,9 +138,29 @@ double scrape(unsigned port, const char *name)
 		if (strncmp(line, name, len) != 0 || line[len] != '{')
 			continue;
 		blank = strchr(line, ' ');
-		sum = (sum < 0 ? 0 : sum) + (blank != NULL ? strtod(blank, NULL) : 0);
+		*sum += blank != NULL ? strtod(blank, NULL) : 0;
+		series++;
 	}
-	return sum;
+	return series;
+}
+
+double scrape(unsigned port, const char *name)
+{
+	double sum;
+
+	return read_metric(port, name, &sum) > 0 ? sum : -1;
+}
+
+void wait_series(unsigned port, const char *name, unsigned count)
+{
+	int64_t limit_us = clock_mono_us() + WAIT_US;
+	double sum;
+
+	while (read_metric(port, name, &sum) < count) {
+		if (clock_mono_us() > limit_us)
+			die(name, "is missing of some");
+		usleep(100000);
+	}
 }
 
 /* Asks the more rarely the farther away it is, since answering costs the daemon time. */

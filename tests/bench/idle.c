@@ -23,6 +23,7 @@ static void measure(const struct bench *b, struct report *r, unsigned sources)
 	config_free(configure(b, &conf));
 	pid = daemon_start(b);
 	wait_metric(conf.http_port, "outboxd_leader", sources);
+	wait_series(conf.http_port, "outboxd_backlog_events", sources); /* counted once */
 	sleep(QUIET_S);
 	before = counts_now();
 	daemon = cpu_us(pid);

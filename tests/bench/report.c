@@ -10,6 +10,14 @@ static double rate(const struct pass *p)
 	return (double)p->events / p->seconds;
 }
 
+/* What it would reach of the limit with the machine to itself and both cores always busy. */
+static double by_cpu(const struct report *r, const struct pass *p)
+{
+	double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+
+	return cores * 1e6 / (p->mysqld_us + p->broker_us + p->client_us) / r->limit;
+}
+
 /* ---- text */
 
 static void text_passes(const struct bench *b, const struct report *r, FILE *f)
@@ -17,15 +25,15 @@ static void text_passes(const struct bench *b, const struct report *r, FILE *f)
 	double one = rate(&r->pass[ONE_BY_ONE]);
 
 	fprintf(f, "\nThroughput, best of %u rounds; CPU in microseconds an event\n", b->rounds);
-	fprintf(f, "%-20s %8s %9s %7s %7s %7s %11s %9s\n", "", "events", "events/s", "mysqld",
-		"broker", "client", "one-by-one", "of limit");
+	fprintf(f, "%-20s %8s %9s %7s %7s %7s %11s %9s %7s\n", "", "events", "events/s", "mysqld",
+		"broker", "client", "one-by-one", "of limit", "by CPU");
 	for (unsigned i = 0; i < r->passes; i++) {
 		const struct pass *p = &r->pass[i];
 
 		fprintf(f, "%-20s %8" PRIu64 " %9.0f %7.1f %7.1f %7.1f %9.1f x", p->name, p->events,
 			rate(p), p->mysqld_us, p->broker_us, p->client_us, rate(p) / one);
 		if (i >= DAEMON_NONE)
-			fprintf(f, " %9.2f", rate(p) / r->limit);
+			fprintf(f, " %9.2f %7.2f", rate(p) / r->limit, by_cpu(r, p));
 		fputc('\n', f);
 	}
 	fprintf(f, "limit %.0f events/s = %ld cores / (%.1f + %.1f + %.1f us)\n", r->limit,
@@ -129,6 +137,10 @@ void report_text(const struct bench *b, const struct report *r, FILE *f)
 		getenv("OUTBOXD_TEST_MYSQL_VERSION"), getenv("OUTBOXD_TEST_AMQP_VERSION"),
 		number("SELECT @@sync_binlog"), number("SELECT @@innodb_flush_log_at_trx_commit"),
 		sysconf(_SC_NPROCESSORS_ONLN));
+	fprintf(f,
+		"--events %" PRIu64 " --rounds %u --rows %" PRIu64 " --most %" PRIu64
+		" --claims %u --held %" PRIu64 " --seconds %u --memory %" PRIu64 "\n",
+		b->events, b->rounds, b->rows, b->most, b->claims, b->held, b->seconds, b->memory);
 	fprintf(f, "the machine's load before: %.1f\n", r->load);
 	if (r->passes > 0)
 		text_passes(b, r, f);
@@ -167,7 +179,8 @@ static void json_passes(const struct report *r, FILE *f)
 		if (p->mq_sent > 0)
 			fprintf(f, ",\"mq_bytes_in\":%.1f", p->mq_sent);
 		if (i >= DAEMON_NONE)
-			fprintf(f, ",\"of_limit\":%.3f", rate(p) / r->limit);
+			fprintf(f, ",\"of_limit\":%.3f,\"of_limit_by_cpu\":%.3f",
+				rate(p) / r->limit, by_cpu(r, p));
 		fprintf(f, ",\"times_one_by_one\":%.2f}", rate(p) / rate(&r->pass[ONE_BY_ONE]));
 	}
 	fprintf(f, "]");
