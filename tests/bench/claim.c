@@ -25,7 +25,7 @@ struct state {
 	const char *status;              /* of the rows before the backlog; NULL: all are backlog */
 	const char *more;                /* columns that go with it, "name=value" */
 	struct store *claims, *releases; /* two sessions: the first does nothing but claim */
-	double thread, processlist;      /* of the first, in performance_schema */
+	double thread;                   /* of the first, in performance_schema */
 	double examined, claimed;        /* before a measurement; since then */
 	double *took;
 	uint64_t id[BATCH];
@@ -134,9 +134,9 @@ static double locks_held(const struct state *s)
 	char text[200];
 
 	snprintf(text, sizeof(text),
-		"SELECT trx_rows_locked FROM information_schema.innodb_trx "
-		"WHERE trx_mysql_thread_id=%.0f",
-		s->processlist);
+		"SELECT COUNT(*) FROM performance_schema.data_locks "
+		"WHERE lock_type='RECORD' AND thread_id=%.0f",
+		s->thread);
 	return number_on(s->watch, text);
 }
 
@@ -213,13 +213,10 @@ static void close_store(struct store *store)
 }
 
 /* The newest session of this schema but our own. */
-static void find_thread(struct state *s)
+static double find_thread(void)
 {
-	s->thread = number("SELECT MAX(thread_id) FROM performance_schema.threads WHERE "
-			   "processlist_db='" SCHEMA "' AND processlist_id<>CONNECTION_ID()");
-	s->processlist = number("SELECT processlist_id FROM performance_schema.threads WHERE "
-				"thread_id=%.0f",
-		s->thread);
+	return number("SELECT MAX(thread_id) FROM performance_schema.threads WHERE "
+		      "processlist_db='" SCHEMA "' AND processlist_id<>CONNECTION_ID()");
 }
 
 static double examined(const struct state *s)
@@ -273,7 +270,7 @@ void measure_claims(const struct bench *b, struct report *r)
 
 	for (unsigned t = 0; t < count; t++) {
 		states[t].claims = open_store(&conf->sources[t]);
-		find_thread(&states[t]);
+		states[t].thread = find_thread();
 		states[t].releases = open_store(&conf->sources[t]);
 		states[t].took = calloc(b->claims, sizeof(double));
 		if (states[t].took == NULL)
