@@ -10,8 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Rows looked at in one go, from an event on: mostly the first one decides. */
+/* Rows looked at in one go, going back from an event: mostly the first one decides. */
+#define STEP_FIRST 1
 #define STEP 8
+/* Behind an event, the next rows tell whether it is overtaken. */
+#define STEP_BEHIND 4
 #define PAGE 1000
 #define PROBES_MAX 100
 
@@ -30,7 +33,8 @@ static int begin(struct mysql_store *s, struct err *e)
 struct walk {
 	int64_t created_us; /* the last row seen */
 	uint64_t id;
-	unsigned seen; /* in this step */
+	unsigned step; /* rows to be looked at */
+	unsigned seen; /* of those */
 	bool decided;
 };
 
@@ -93,6 +97,7 @@ static int step_back(struct probing *p, const size_t *open, size_t count, struct
 	struct mysql_store *s = p->store;
 	struct reply r = { .row = row_before, .arg = p };
 
+	session_begin(s->session);
 	for (size_t i = 0; i < count; i++) {
 		const struct order_probe *probe = &p->list[open[i]];
 		struct walk *w = &p->walks[open[i]];
@@ -102,31 +107,40 @@ static int step_back(struct probing *p, const size_t *open, size_t count, struct
 		p->of_statement[i] = open[i];
 		w->seen = 0;
 		sql_before(&s->text, &s->table, s->owner_sql, probe->aggregate_type,
-			probe->aggregate_id, w->created_us, w->id, STEP);
+			probe->aggregate_id, w->created_us, w->id, w->step);
 	}
 	if (store_run(s, &r, e) < 0)
 		return -1;
-	for (size_t i = 0; i < count; i++) /* the beginning of the aggregate decides as well */
-		if (p->walks[open[i]].seen < STEP)
-			p->walks[open[i]].decided = true;
+	for (size_t i = 0; i < count; i++) {
+		struct walk *w = &p->walks[open[i]];
+
+		if (w->seen < w->step)
+			w->decided = true; /* the beginning of the aggregate decides as well */
+		w->step = STEP;
+	}
 	return 0;
 }
 
-static int step_forward(struct probing *p, size_t from, size_t count, struct err *e)
+/* Those from *from on that look behind, as many as a packet holds. */
+static int step_forward(struct probing *p, size_t count, size_t *from, struct err *e)
 {
 	struct mysql_store *s = p->store;
 	struct reply r = { .row = row_overtaken, .arg = p };
+	size_t n = 0;
 
-	for (size_t i = 0; i < count; i++) {
-		const struct order_probe *probe = &p->list[from + i];
+	session_begin(s->session);
+	for (; *from < count && n < PROBES_MAX; ++*from) {
+		const struct order_probe *probe = &p->list[*from];
 
-		if (i > 0)
+		if (!probe->look_behind)
+			continue;
+		if (n > 0)
 			buf_addc(&s->text, ';');
-		p->of_statement[i] = from + i;
+		p->of_statement[n++] = *from;
 		sql_overtaken(&s->text, &s->table, probe->aggregate_type, probe->aggregate_id,
-			probe->created_us, probe->id, STEP);
+			probe->created_us, probe->id, STEP_BEHIND);
 	}
-	return store_run(s, &r, e);
+	return n > 0 ? store_run(s, &r, e) : 0;
 }
 
 static int find_heads(struct probing *p, size_t count, struct err *e)
@@ -164,7 +178,9 @@ int mysql_store_predecessors(
 		return store_failed(s, e, "predecessors");
 	}
 	for (size_t i = 0; i < count; i++) {
-		p.walks[i] = (struct walk){ .created_us = list[i].created_us, .id = list[i].id };
+		p.walks[i] = (struct walk){
+			.created_us = list[i].created_us, .id = list[i].id, .step = STEP_FIRST
+		};
 		list[i].head_id = 0;
 		list[i].head_event_id[0] = '\0';
 		list[i].head = HEAD_READY;
@@ -172,8 +188,8 @@ int mysql_store_predecessors(
 		list[i].overtaken = false;
 	}
 	rc = find_heads(&p, count, e);
-	for (size_t i = 0; i < count && rc == 0; i += PROBES_MAX)
-		rc = step_forward(&p, i, count - i < PROBES_MAX ? count - i : PROBES_MAX, e);
+	for (size_t from = 0; from < count && rc == 0;)
+		rc = step_forward(&p, count, &from, e);
 	free(p.walks);
 	return rc < 0 ? store_failed(s, e, "predecessors") : 0;
 }

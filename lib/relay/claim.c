@@ -319,6 +319,7 @@ static int ask(struct relay *r, unsigned count)
 			.created_us = ev->created_us,
 			.aggregate_type = event_part(ev, PART_AGGREGATE_TYPE),
 			.aggregate_id = event_part(ev, PART_AGGREGATE_ID),
+			.look_behind = is_late(r, ev),
 		};
 	}
 	if (r->store->ops->predecessors(

@@ -87,6 +87,7 @@ struct order_probe {
 	uint64_t id;
 	int64_t created_us;
 	struct slice aggregate_type, aggregate_id;
+	bool look_behind; /* is it overtaken? */
 	/* out: the nearest earlier row of the aggregate that is neither SENT nor passed by */
 	int64_t head_created_us;
 	uint64_t head_id;       /* 0: none, the way is free */
@@ -94,7 +95,7 @@ struct order_probe {
 				 */
 	enum order_head head;   /* what it is */
 	int64_t head_due_us;    /* until it can be claimed; 0: now; TIME_NEVER: not by itself */
-	bool overtaken;         /* a later row of the aggregate has been sent */
+	bool overtaken;         /* look_behind: a later row of the aggregate has been sent */
 };
 
 /* Along the rows of an aggregate, in their order: those that wait become claimable. The walk stops

@@ -2086,7 +2086,8 @@ static struct order_probe probe_of(uint64_t id, const char *aggregate)
 	return (struct order_probe){ .id = id,
 		.created_us = INT64_C(1767225600000000) + (int64_t)id * US_PER_SEC,
 		.aggregate_type = SLICE_LIT("order"),
-		.aggregate_id = slice_str(aggregate) };
+		.aggregate_id = slice_str(aggregate),
+		.look_behind = true };
 }
 
 START_TEST(the_nearest_unsent_predecessor_is_found)
