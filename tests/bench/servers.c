@@ -74,7 +74,7 @@ double number_on(MYSQL *c, const char *text)
 	return value(c, text, 0);
 }
 
-static char *formatted(const char *fmt, va_list ap)
+PRINTF(1, 0) static char *formatted(const char *fmt, va_list ap)
 {
 	char *text = NULL;
 
