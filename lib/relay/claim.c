@@ -415,6 +415,11 @@ void claim_due_after(struct relay *r, int64_t delay_us)
 		r->next_due_us = r->now_us + delay_us;
 }
 
+static double least_gain(const struct relay *r)
+{
+	return r->ordered ? SCAN_GAIN_ORDERED_US : SCAN_GAIN_US;
+}
+
 /* Where the next scan of FRESH rows begins; 0: at the start. */
 static int64_t scan_since(const struct relay *r, bool looked)
 {
@@ -422,7 +427,7 @@ static int64_t scan_since(const struct relay *r, bool looked)
 
 	if (looked || r->scanned_us == 0)
 		return 0;
-	if (r->now_us >= r->next_try_us)
+	if (r->now_us >= r->next_try_us && (bound || r->scan_us[0] > least_gain(r)))
 		bound = !bound;
 	return bound ? r->scanned_us - SCAN_OVERLAP_US : 0;
 }
@@ -439,7 +444,7 @@ static void scan_took(struct relay *r, int64_t took_us)
 	gain = r->scan_us[0] - r->scan_us[1];
 	if (r->scan_bound || r->scan_us[1] == 0)
 		return;
-	if (gain > SCAN_GAIN_US && gain > r->scan_us[1] / 2)
+	if (gain > least_gain(r) && gain > r->scan_us[1] / 2)
 		r->next_scan_us =
 			r->now_us + (gain * SCAN_SHARE < SCAN_ALL_US ? (int64_t)(gain * SCAN_SHARE)
 								     : SCAN_ALL_US);
