@@ -359,6 +359,64 @@ START_TEST(what_waits_for_nothing_is_found_when_a_process_begins_to_lead)
 }
 END_TEST
 
+/* The example of the README. */
+START_TEST(a_consistent_hash_exchange_gives_each_aggregate_one_queue_and_its_order)
+{
+	enum { QUEUES = 4, AGGREGATES = 100 };
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("hash");
+	struct production p = { .first = 1, .count = 2000, .aggregates = AGGREGATES };
+	char exchange[60], queue[QUEUES][70];
+	int home[AGGREGATES];
+	uint64_t last[AGGREGATES] = { 0 };
+	size_t total = 0, used = 0;
+
+	memset(home, -1, sizeof(home));
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	snprintf(exchange, sizeof(exchange), "%s-by-id", r.exchange);
+	mq_declare_exchange(r.mq, exchange, "x-consistent-hash");
+	for (int i = 0; i < QUEUES; i++) {
+		snprintf(queue[i], sizeof(queue[i]), "%s-%d", exchange, i);
+		mq_declare_queue(r.mq, queue[i]);
+		mq_bind(r.mq, queue[i], exchange, "1");
+	}
+	c.source[0].exchange = exchange;
+	c.source[0].routing_key = "{aggregate_type}/{aggregate_id}";
+	db_produce(r.db, &r.schema[0], &p);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_sent(&r, 0, 30000);
+	daemon_stop(d);
+	for (int i = 0; i < QUEUES; i++) {
+		struct inbox in = { 0 };
+
+		total += mq_drain(r.mq, queue[i], &in);
+		used += in.count > 0;
+		for (size_t m = 0; m < in.count; m++) {
+			uint64_t n =
+				strtoull(strrchr(in.messages[m].message_id, '-') + 1, NULL, 10);
+			unsigned aggregate = (unsigned)(n % AGGREGATES);
+
+			if (home[aggregate] < 0)
+				home[aggregate] = i;
+			REQUIRE_INT(home[aggregate], ==, i);
+			REQUIRE_INT(n, >, last[aggregate]);
+			last[aggregate] = n;
+		}
+		inbox_fini(&in);
+		mq_delete_queue(r.mq, queue[i]);
+	}
+	REQUIRE_INT(total, ==, p.count);
+	REQUIRE_INT(used, >, 1);
+	mq_delete_exchange(r.mq, exchange);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 RIG_MAIN("daemon: order", 120, behind_a_failing_head_its_aggregate_waits_and_all_others_flow,
 	a_dead_event_blocks_its_aggregate_where_so_configured,
 	a_dead_event_is_passed_where_so_configured,
@@ -367,4 +425,5 @@ RIG_MAIN("daemon: order", 120, behind_a_failing_head_its_aggregate_waits_and_all
 	all_that_wait_name_the_head_whenever_they_came,
 	an_aggregate_with_a_long_backlog_leaves_room_for_the_others,
 	an_event_committed_late_goes_all_the_same_and_is_counted,
-	what_waits_for_nothing_is_found_when_a_process_begins_to_lead)
+	what_waits_for_nothing_is_found_when_a_process_begins_to_lead,
+	a_consistent_hash_exchange_gives_each_aggregate_one_queue_and_its_order)
