@@ -53,8 +53,9 @@
  * now and then. */
 #define SCAN_OVERLAP_US (250 * US_PER_MS)
 #define SCAN_GAIN_US (3 * US_PER_MS)
-#define SCAN_GAIN_ORDERED_US (60 * US_PER_MS) /* what asking about a batch costs is to be gained   \
-					       */
+#define SCAN_GAIN_ORDERED_US                                                                       \
+	(60 * US_PER_MS) /* what asking about a batch costs is to be gained                        \
+			  */
 #define SCAN_SHARE 50
 #define SCAN_ALL_US (10 * US_PER_SEC)
 #define SCAN_TRY_US (2 * US_PER_SEC)
