@@ -265,13 +265,26 @@ void verdict_held_too(struct relay *r, struct event *ev)
 	verdict_held(r, ev, held->delay_us, text);
 }
 
-/* Another relay's now. Those behind it wait for whoever has it. */
+/* Another relay's now. Those behind it wait for whoever has it, also where it was not the head but
+ * in the queue: the head goes on, they must not follow it. */
 void verdict_lost(struct relay *r, struct event *ev)
 {
+	struct lane *lane = ev->lane;
+	char text[WAITING_SIZE];
+
 	take_out(r, ev, EVENT_LOST);
 	metric_add(r->metrics->lease_lost, 1);
 	log_event(r, LOG_LEVEL_WARN, "lease lost to another relay", ev, NULL, NULL);
 	lane_barred(r, ev, US_PER_SEC);
+	if (lane != NULL && lane->head != ev) {
+		wait_text(ev, text, sizeof(text));
+		list_each_safe (pos, tmp, &lane->queue) {
+			struct event *behind = container_of(pos, struct event, link);
+
+			if (event_before(ev, behind))
+				verdict_held(r, behind, US_PER_SEC, text);
+		}
+	}
 	leave_lane(r, ev);
 	event_free(&r->pool, ev);
 }

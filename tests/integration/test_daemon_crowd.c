@@ -112,9 +112,13 @@ START_TEST(three_processes_killed_stopped_and_cut_off_keep_the_order_behind_fail
 	struct allowance allowed = { .ordered = true, .suspects = true, .charged_any = true };
 	struct producer *producer;
 	unsigned rounds = 0;
+	uint64_t sent;
 
 	open_crowd(&r, &c);
-	conf_short_lease(&c);
+	c.lease_ms = 6000;
+	c.query_ms = 3000;
+	c.confirm_ms = 2000;
+	c.poll_ms = 300;
 	for (unsigned i = 0; i < PROCESSES; i++) {
 		char name[16];
 
@@ -133,7 +137,9 @@ START_TEST(three_processes_killed_stopped_and_cut_off_keep_the_order_behind_fail
 			bind_aggregate(&r, (rounds + 4) % 5 * (TROUBLED / 5) + n, true);
 			bind_aggregate(&r, rounds % 5 * (TROUBLED / 5) + n, false);
 		}
-		env_sleep_ms(1000);
+		sent = rig_rows(&r, 0, "status='SENT'");
+		WAIT_FOR(60000, rig_rows(&r, 0, "status='SENT'") > sent + 500 ||
+					rig_rows(&r, 0, "TRUE") >= p.count);
 		trouble(&r, list, rounds);
 	}
 	producer_stop(producer);

@@ -256,7 +256,7 @@ START_TEST(an_aggregate_with_a_long_backlog_leaves_room_for_the_others)
 	struct rig r;
 	struct conf c;
 	struct daemon *d = daemon_new("hot");
-	struct production hot = { .first = 1, .count = 6000, .aggregates = 1 };
+	struct production hot = { .first = 1, .count = 3000, .aggregates = 1 };
 	struct production others = { .first = 10001, .count = 500, .aggregates = 50 };
 	struct allowance allowed = { .ordered = true };
 
@@ -270,13 +270,13 @@ START_TEST(an_aggregate_with_a_long_backlog_leaves_room_for_the_others)
 		r.schema[0].name);
 	db_produce(r.db, &r.schema[0], &others);
 	db_exec(r.db,
-		"UPDATE %s.outbox_event SET aggregate_id=CONCAT('b',aggregate_id) WHERE id>6000",
+		"UPDATE %s.outbox_event SET aggregate_id=CONCAT('b',aggregate_id) WHERE id>3000",
 		r.schema[0].name);
 	daemon_configure(d, &c);
 	daemon_start(d);
-	rig_wait_none(&r, 0, "id>6000 AND status<>'SENT'", 30000);
-	REQUIRE_INT(rig_rows(&r, 0, "id<=6000 AND status<>'SENT'"), >, 500);
-	rig_wait_sent(&r, 0, 60000);
+	rig_wait_none(&r, 0, "id>3000 AND status<>'SENT'", 30000);
+	REQUIRE_INT(rig_rows(&r, 0, "id<=3000 AND status<>'SENT'"), >, 300);
+	rig_wait_sent(&r, 0, 80000);
 	daemon_stop(d);
 	rig_judge(&r, 0, &allowed, NULL);
 	daemon_free(d);
