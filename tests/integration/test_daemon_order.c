@@ -1,4 +1,5 @@
 /* Order per aggregate: failing heads, dead heads, several processes, and a leader that goes. */
+#include "support/fake_broker.h"
 #include "support/rig.h"
 
 #include <check.h>
@@ -359,6 +360,55 @@ START_TEST(what_waits_for_nothing_is_found_when_a_process_begins_to_lead)
 }
 END_TEST
 
+/* The head is at the broker, the second one is taken over meanwhile: the third waits for it. */
+START_TEST(what_queues_behind_a_row_lost_to_another_relay_does_not_overtake_it)
+{
+	struct fake_broker *fake = fake_broker_start(&(struct fake_rules){ .password = "guest" });
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("lost");
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.ordering = "aggregate";
+	c.lease_ms = 6000;
+	c.query_ms = 1000;
+	c.confirm_ms = 4000;
+	c.broker[0].port = fake_broker_port(fake);
+	c.source[0].routing_key = "{event_type}";
+	db_exec(r.db,
+		"INSERT INTO %s.outbox_event "
+		"(event_id,aggregate_type,aggregate_id,event_type,payload) "
+		"VALUES ('e0','order','b','fine','{}'),('e1','order','a','hold','{}'),"
+		"('e2','order','a','fine','{}'),('e3','order','a','fine','{}')",
+		r.schema[0].name);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	WAIT_FOR(10000, fake_broker_count(fake, "e1") == 1);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET locked_by='other/1/0',locked_until=NOW(6)+INTERVAL 1 "
+		"HOUR "
+		"WHERE event_id='e2' AND status='PROCESSING'",
+		r.schema[0].name);
+	WAIT_FOR(10000, daemon_log(d, "lease lost to another relay", "event_id=e2", NULL) > 0);
+	fake_broker_release(fake);
+	rig_wait_none(&r, 0, "event_id='e1' AND status<>'SENT'", 10000);
+	WAIT_FOR(10000, rig_rows(&r, 0,
+				"event_id='e3' AND status='PENDING' AND "
+				"last_error='WAITING: behind e2'") == 1);
+	REQUIRE_INT(fake_broker_count(fake, "e3"), ==, 0);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET locked_until=NOW(6)-INTERVAL 1 SECOND WHERE "
+		"event_id='e2'",
+		r.schema[0].name);
+	WAIT_FOR(10000, fake_broker_count(fake, "e2") == 1);
+	daemon_stop(d);
+	daemon_free(d);
+	fake_broker_stop(fake);
+	rig_close(&r);
+}
+END_TEST
+
 /* The example of the README. */
 START_TEST(a_consistent_hash_exchange_gives_each_aggregate_one_queue_and_its_order)
 {
@@ -426,4 +476,5 @@ RIG_MAIN("daemon: order", 120, behind_a_failing_head_its_aggregate_waits_and_all
 	an_aggregate_with_a_long_backlog_leaves_room_for_the_others,
 	an_event_committed_late_goes_all_the_same_and_is_counted,
 	what_waits_for_nothing_is_found_when_a_process_begins_to_lead,
+	what_queues_behind_a_row_lost_to_another_relay_does_not_overtake_it,
 	a_consistent_hash_exchange_gives_each_aggregate_one_queue_and_its_order)
