@@ -212,6 +212,7 @@ START_TEST(orderly_restarts_cost_no_attempt)
 	}
 	producer_stop(producer);
 	daemon_start(d);
+	daemon_wait_ready(d, false); /* there may be nothing left to send */
 	rig_wait_sent(&r, 0, 40000);
 	daemon_stop(d);
 	rig_judge(&r, 0, &exactly, NULL);
