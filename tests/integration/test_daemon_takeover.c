@@ -157,6 +157,8 @@ START_TEST(a_second_term_ends_it_at_once)
 	struct daemon *d = daemon_new("twice");
 	struct proxy *proxy = proxy_start(env_get()->mq_host, env_get()->mq_port);
 	struct production p = { .first = 1, .count = 20000, .aggregates = 500 };
+	static const char confirmed[] = "outboxd_events_published_total{source=\"s0\"}";
+	double before;
 	int64_t began_us;
 
 	rig_open(&r, 1);
@@ -170,6 +172,10 @@ START_TEST(a_second_term_ends_it_at_once)
 	daemon_start(d);
 	WAIT_FOR(20000, rig_rows(&r, 0, "status='SENT'") > 0);
 	proxy_black_hole(proxy, true);
+	do { /* until no confirm comes any more */
+		before = daemon_metric(d, confirmed);
+		env_sleep_ms(500);
+	} while (daemon_metric(d, confirmed) != before);
 	WAIT_FOR(20000, daemon_metric(d, "outboxd_in_flight_messages{source=\"s0\"}") > 0);
 	daemon_signal(d, SIGTERM);
 	env_sleep_ms(1500);
