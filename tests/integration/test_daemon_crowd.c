@@ -165,7 +165,7 @@ static int64_t p99_of_the_healthy(struct rig *r, uint64_t from)
 	char where[120];
 	uint64_t count;
 
-	snprintf(where, sizeof(where), "id>%" PRIu64 " AND id%%%u>=%u", from, AGGREGATES, TROUBLED);
+	snprintf(where, sizeof(where), "id>%" PRIu64 " AND id%%10>=3", from);
 	count = rig_rows(r, 0, where);
 	return db_int(r->db,
 		"SELECT TIMESTAMPDIFF(MICROSECOND,created_at,sent_at) FROM %s.outbox_event WHERE "
@@ -177,12 +177,13 @@ static int64_t p99_of_the_healthy(struct rig *r, uint64_t from)
 static int64_t flow(struct rig *r, struct production *p)
 {
 	uint64_t from = rig_rows(r, 0, "TRUE");
-	char where[120];
+	struct producer *producer;
 
-	producer_stop(producer_start(&r->schema[0], p));
+	producer = producer_start(&r->schema[0], p);
+	WAIT_FOR(60000, rig_rows(r, 0, "TRUE") == from + p->count);
+	producer_stop(producer);
 	p->first += p->count;
-	snprintf(where, sizeof(where), "status<>'SENT' AND id%%%u>=%u", AGGREGATES, TROUBLED);
-	rig_wait_none(r, 0, where, 60000);
+	rig_wait_none(r, 0, "status<>'SENT' AND id%10>=3", 60000);
 	return p99_of_the_healthy(r, from);
 }
 
@@ -207,14 +208,15 @@ START_TEST(failing_heads_at_most_double_the_delay_of_the_others)
 	daemon_wait_ready(d, true);
 	(void)flow(&r, &p); /* warm */
 	without = flow(&r, &p);
-	for (unsigned n = 0; n < TROUBLED; n++)
-		bind_aggregate(&r, n, false);
+	for (unsigned n = 0; n < AGGREGATES; n++)
+		if (n % 10 < 3) /* spread out: many in a row would look like a broken route */
+			bind_aggregate(&r, n, false);
 	with = flow(&r, &p);
 	printf("p99 of the healthy: %" PRId64 " us without failing heads, %" PRId64
 	       " us with 30 %% of aggregates behind one\n",
 		without, with);
 	REQUIRE_INT(with, <=, 2 * without);
-	for (unsigned n = 0; n < TROUBLED; n++)
+	for (unsigned n = 0; n < AGGREGATES; n++)
 		bind_aggregate(&r, n, true);
 	rig_wait_sent(&r, 0, 60000);
 	daemon_stop(d);
