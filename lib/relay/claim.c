@@ -18,6 +18,13 @@ static unsigned claim_limit(const struct relay *r)
 	return limit < room ? limit : room;
 }
 
+/* While the route is broken. A message to an exchange that is missing closes the channel over what
+ * is beside it; one that comes back harms nobody. */
+static unsigned probe_size(const struct relay *r)
+{
+	return r->broken_returns ? r->probe_rows : 1;
+}
+
 /* The broker takes messages now, and the window has room worth a transaction. */
 bool claim_allowed(const struct relay *r)
 {
@@ -67,6 +74,7 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	ev->origin = (uint8_t) class;
 	ev->takeovers = takeovers;
 	ev->sent_before = class == ROW_EXPIRED; /* its last owner may have sent it */
+	ev->came_back = failure_is(FAIL_UNROUTABLE, row->last_error);
 	if (failure_is(FAIL_CONFIRM_TIMEOUT, row->last_error)) { /* not at its neighbours' cost */
 		ev->alone = ev->sent_before = true;
 		ev->timeouts = 1;
@@ -468,7 +476,7 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 			metric_add(r->metrics->recovered, 1);
 			log_event(r, LOG_LEVEL_INFO, "lease taken over", ev, NULL, NULL);
 		}
-		if (r->broken.open)
+		if (r->broken.open && !r->broken_returns)
 			ev->alone = true;
 		r->events[count++] = ev;
 	}
@@ -557,7 +565,7 @@ static void note_classes(struct relay *r, const struct claim_spec *spec)
 
 static void claim(struct relay *r, const struct store_look *look)
 {
-	unsigned limit = r->broken.open ? 1 : claim_limit(r);
+	unsigned limit = claim_limit(r);
 	struct row_sink sink = { on_row, r->ordered ? on_skipped : NULL, r };
 	int64_t start_us = relay_clock(r);
 	struct claim_spec spec = { .total = limit,
@@ -567,6 +575,8 @@ static void claim(struct relay *r, const struct store_look *look)
 	bool unknown = false;
 	unsigned got;
 
+	if (r->broken.open && limit > probe_size(r))
+		spec.total = limit = probe_size(r);
 	if (limit == 0)
 		return;
 	if (r->solo && start_us - r->suspects_since_us >= SUSPECT_SPELL_US) {

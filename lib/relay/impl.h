@@ -25,6 +25,9 @@
 /* So many first attempts returned in a row, with nothing confirmed between, are an outage of the
  * route. */
 #define ROUTE_RETURNS 50
+/* Then a few rows at a time probe it, so many times more each time they all come back: it may be
+ * only these many that nobody wants, and others wait behind them. */
+#define ROUTE_PROBE_GROWTH 4
 /* How long a row that probed a broken route, or a broker that confirms nothing, in vain stands
  * back, so that the next probe takes another. */
 #define ROUTE_HOLD_US (10 * US_PER_SEC)
@@ -147,6 +150,7 @@ struct relay {
 	bool broken_returns;   /* why: everything comes back; else: the exchange is missing or
 				  forbidden */
 	unsigned returned_streak;
+	unsigned probe_rows; /* while everything comes back: how many the next probe takes */
 	struct err route_err;
 
 	bool stopping;

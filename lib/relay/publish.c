@@ -179,13 +179,17 @@ static bool send_one(struct relay *r, struct event *ev, bool in_quarantine)
 	}
 }
 
-/* While the route is broken one message at a time goes out, when its circuit allows. */
-static void probe_route(struct relay *r)
+static unsigned out_count(const struct relay *r)
+{
+	return r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE];
+}
+
+/* While the exchange is missing one message at a time goes out, when the circuit allows. */
+static void probe_exchange(struct relay *r)
 {
 	struct event *ev = list_first(&r->quarantine, struct event, link);
 
-	if (r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] > 0 ||
-		!circuit_may_try(&r->broken, r->now_us))
+	if (out_count(r) > 0 || !circuit_may_try(&r->broken, r->now_us))
 		return;
 	if (ev == NULL)
 		ev = list_first(&r->ready, struct event, link);
@@ -197,8 +201,7 @@ static void probe_route(struct relay *r)
 
 static bool window_full(const struct relay *r)
 {
-	return r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] >=
-	       r->source->max_in_flight;
+	return out_count(r) >= r->source->max_in_flight;
 }
 
 /* Those that wait to be alone come before the fast ones, which would leave no room for them; but
@@ -226,10 +229,12 @@ bool publish_some(struct relay *r)
 
 	if (!r->mq_up || r->blocked || r->route == NULL)
 		return false;
-	if (r->broken.open) {
-		probe_route(r);
+	if (r->broken.open && !r->broken_returns) {
+		probe_exchange(r);
 		return false;
 	}
+	if (!circuit_may_try(&r->broken, r->now_us))
+		return false;
 	publish_alone(r, false);
 	list_each_safe (pos, tmp, &r->ready) {
 		struct event *ev = container_of(pos, struct event, link);
@@ -280,18 +285,32 @@ static void describe_route(struct relay *r, struct event *ev, char *out, size_t 
 			env.exchange.ptr, (int)env.routing_key.len, env.routing_key.ptr);
 }
 
+/* As did everything before it. A probe has failed once the last of its rows is back. */
+static void all_returned(struct relay *r, const char *why)
+{
+	if (!r->broken.open || !r->broken_returns) {
+		r->probe_rows = 1;
+		relay_route_failed(r, true, why);
+	} else if (circuit_may_try(&r->broken, r->now_us) && out_count(r) + r->ready_count == 0) {
+		r->probe_rows *= ROUTE_PROBE_GROWTH;
+		if (r->probe_rows > r->source->batch)
+			r->probe_rows = r->source->batch;
+		relay_route_failed(r, true, why);
+	}
+}
+
 static void on_returned(struct relay *r, struct event *ev, unsigned code, const char *text)
 {
 	char where[600], why[800], held[900];
 
 	describe_route(r, ev, where, sizeof(where));
 	snprintf(why, sizeof(why), "%u %s: %s", code, text != NULL ? text : "", where);
-	/* Only first attempts tell of the route as a whole: a few rows that nobody wants may come
-	 * back for ever. */
-	if (ev->retry_count == 0 && r->returned_streak < ROUTE_RETURNS)
+	/* Only first attempts tell of the route as a whole: rows that nobody wants come back time
+	 * and again. */
+	if (ev->retry_count == 0 && !ev->came_back && r->returned_streak < ROUTE_RETURNS)
 		r->returned_streak++;
 	if (r->returned_streak >= ROUTE_RETURNS) {
-		relay_route_failed(r, true, why);
+		all_returned(r, why);
 		snprintf(held, sizeof(held), "UNROUTABLE: not charged, everything comes back: %s",
 			why);
 		verdict_held(r, ev, ROUTE_HOLD_US, held);

@@ -116,7 +116,7 @@ void oracle_arrived(struct world *w, struct trow *r, uint32_t owner, int64_t cla
 		return;
 	}
 	r->first_claimed_us = claimed_us;
-	if (a != world_reserved(w))
+	if (a < world_reserved(w, 0))
 		w->others_us = w->now_us;
 	if (w->p.ordered && a->last != NULL && before(r, a->last))
 		check_order(w, r);

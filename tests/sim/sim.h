@@ -148,7 +148,7 @@ struct params {
 	size_t events;
 	unsigned relays, faults; /* faults: 0 none, 1 few, 2 many, 3 a bad day */
 	bool ordered, pass_dead, fixed_exchange;
-	size_t aggregates;
+	size_t aggregates, reserved;
 	double poison;         /* share of rows */
 	double late;           /* share of commits that come late */
 	double rate;           /* events a second */
@@ -239,7 +239,7 @@ struct world {
 	int64_t calm_after_us; /* not before */
 	int64_t produce_us;    /* when the producers begin */
 	int64_t end_us;        /* TIME_NEVER: when everything is done */
-	int64_t others_us;     /* last first arrival outside the reserved aggregate */
+	int64_t others_us;     /* last first arrival outside the reserved aggregates */
 	int64_t last_arrival_us;
 	int64_t progress_us;
 	struct source_conf source;
@@ -253,8 +253,8 @@ extern int64_t sim_now(void *arg); /* arg: struct actor */
 extern int64_t sim_wall(void *arg);
 
 void world_run(const struct params *p, struct tally *tally, int verbose, char **failure);
-/* One aggregate more than the producers use. */
-struct aggregate *world_reserved(struct world *w);
+/* Aggregates that the producers do not use: `reserved` of them, at least one. */
+struct aggregate *world_reserved(struct world *w, size_t i);
 void world_at(struct world *w, int64_t at_us, void (*run)(struct world *, uint64_t), uint64_t arg);
 /* The calling relay is away for so long; false: it was killed meanwhile. */
 bool actor_wait(struct actor *a, int64_t us);

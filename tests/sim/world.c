@@ -566,9 +566,9 @@ static void tick(struct world *w, uint64_t arg)
 	world_at(w, w->now_us + SEC, tick, arg + 1);
 }
 
-struct aggregate *world_reserved(struct world *w)
+struct aggregate *world_reserved(struct world *w, size_t i)
 {
-	return &w->table.aggregates[w->table.aggregate_count - 1];
+	return &w->table.aggregates[w->p.aggregates + i];
 }
 
 static bool finished(const struct world *w)
@@ -661,7 +661,7 @@ void world_run(const struct params *p, struct tally *tally, int verbose, char **
 	configure(w);
 	w->produce_us = w->now_us;
 	w->end_us = TIME_NEVER;
-	table_init(&w->table, p->aggregates + 1);
+	table_init(&w->table, p->aggregates + (p->reserved > 0 ? p->reserved : 1));
 	if (p->prepare != NULL)
 		p->prepare(w);
 	for (unsigned i = 0; i < p->relays; i++) {
