@@ -20,12 +20,16 @@ struct pacer {
 	int64_t next_us; /* monotonic */
 	int64_t found_us;
 	unsigned failures; /* outcomes since the last success */
-	bool hot;          /* the last claim was full: no need to look before claiming */
+	bool hot;  /* no need to look before claiming: the last claim was full, or it rang */
+	bool rung; /* since the last claim */
 };
 
 void pacer_init(struct pacer *p, int64_t poll_interval_us, int64_t now_us);
-/* Poll now: a wake-up, or a due time that has come. */
+/* Poll now: a connection or a route works, rows were released. */
 void pacer_poke(struct pacer *p, int64_t now_us);
+/* Claim now: a producer says that it has committed something. If nothing is there to claim, a look
+ * at what else there may be follows. */
+void pacer_ring(struct pacer *p, int64_t now_us);
 void pacer_outcome(struct pacer *p, bool good);
 /* After a poll that found nothing to claim; due_us: how long until a delayed row falls due,
  * TIME_NEVER for none. */

@@ -371,7 +371,7 @@ void relay_free(struct relay *r)
 
 void relay_poke(struct relay *r)
 {
-	pacer_poke(&r->pacer, relay_clock(r));
+	pacer_ring(&r->pacer, relay_clock(r));
 }
 
 void relay_stop(struct relay *r, int64_t deadline_us)

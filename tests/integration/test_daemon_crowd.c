@@ -284,9 +284,9 @@ START_TEST(a_hundred_thousand_rows_behind_a_dead_head_cost_the_others_a_tenth_at
 	}
 	daemon_start(d);
 	daemon_wait_ready(d, true);
-	WAIT_FOR(120000,
-		rig_rows(&r, 0, "last_error='WAITING: behind dead' AND status='PENDING'") ==
-			100000);
+	WAIT_FOR(
+		120000, rig_rows(&r, 0, "last_error='WAITING: behind dead' AND status='PENDING'") ==
+				100000);
 	p.count = 20000;
 	for (unsigned i = 0; i < 8; i++) {
 		unsigned schema = (i + 1) / 2 % 2;

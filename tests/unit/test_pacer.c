@@ -55,6 +55,27 @@ START_TEST(a_full_batch_is_followed_at_once)
 }
 END_TEST
 
+START_TEST(a_producer_that_rings_has_its_rows_claimed_without_a_look)
+{
+	struct pacer p;
+
+	pacer_init(&p, US_PER_SEC, 0);
+	pacer_claimed(&p, 5, 0, 500);
+	ck_assert_int_gt(p.next_us, 7);
+	pacer_ring(&p, 7);
+	ck_assert(p.hot);
+	ck_assert_int_eq(p.next_us, 7);
+	pacer_claimed(&p, 8, 1, 500);
+	ck_assert(!p.hot);
+	pacer_ring(&p, 9);
+	pacer_claimed(&p, 10, 0, 500); /* then a look follows */
+	ck_assert(!p.hot);
+	ck_assert_int_eq(p.next_us, 10);
+	pacer_idle(&p, 11, TIME_NEVER);
+	ck_assert_int_gt(p.next_us, 11);
+}
+END_TEST
+
 START_TEST(full_batches_that_only_fail_slow_down_and_one_success_mends_it)
 {
 	struct pacer p;
@@ -116,7 +137,7 @@ END_TEST
 
 UNIT_MAIN("pacer", an_idle_source_is_polled_once_an_interval_in_the_long_run,
 	something_found_keeps_the_polls_close_for_a_while_then_they_spread,
-	a_full_batch_is_followed_at_once,
+	a_full_batch_is_followed_at_once, a_producer_that_rings_has_its_rows_claimed_without_a_look,
 	full_batches_that_only_fail_slow_down_and_one_success_mends_it,
 	a_delayed_row_is_met_when_it_falls_due, a_poke_polls_now,
 	a_poll_interval_below_the_flow_interval_holds)
