@@ -51,9 +51,9 @@ static const char help[] =
 #define SAY_MAX 20 /* failures told one by one; --json has them all */
 
 /* A row from when it was chosen until it and all before it are done. */
-struct place {
+struct chosen {
 	uint64_t id;
-	enum { PLACE_OPEN, PLACE_DONE, PLACE_FAILED } state;
+	enum { CHOSEN_OPEN, CHOSEN_DONE, CHOSEN_FAILED } state;
 };
 
 struct replay {
@@ -78,8 +78,8 @@ struct replay {
 	struct route *route;
 	struct envelope_arena arena;
 
-	struct place *places;
-	size_t place_at, place_count, place_cap;
+	struct chosen *chosen;
+	size_t chosen_at, chosen_count, chosen_cap;
 	uint64_t after; /* where to go on; 0: at the beginning */
 
 	double tokens;
@@ -102,24 +102,25 @@ static void on_signal(int sig)
 
 static int add_place(struct replay *r, uint64_t id, int state, struct err *e)
 {
-	if (r->place_at > 0 && r->place_at == r->place_count)
-		r->place_at = r->place_count = 0;
-	if (r->place_count == r->place_cap && r->place_at >= r->place_cap / 2 && r->place_at > 0) {
-		r->place_count -= r->place_at;
-		memmove(r->places, r->places + r->place_at, r->place_count * sizeof(*r->places));
-		r->place_at = 0;
+	if (r->chosen_at > 0 && r->chosen_at == r->chosen_count)
+		r->chosen_at = r->chosen_count = 0;
+	if (r->chosen_count == r->chosen_cap && r->chosen_at >= r->chosen_cap / 2 &&
+		r->chosen_at > 0) {
+		r->chosen_count -= r->chosen_at;
+		memmove(r->chosen, r->chosen + r->chosen_at, r->chosen_count * sizeof(*r->chosen));
+		r->chosen_at = 0;
 	}
-	if (r->place_count == r->place_cap) {
-		size_t cap = r->place_cap * 2 + 256;
-		struct place *more = realloc(r->places, cap * sizeof(*more));
+	if (r->chosen_count == r->chosen_cap) {
+		size_t cap = r->chosen_cap * 2 + 256;
+		struct chosen *more = realloc(r->chosen, cap * sizeof(*more));
 
 		if (more == NULL)
 			return err_set(e, ERR_NOMEM, errno, "out of memory");
-		r->places = more;
-		r->place_cap = cap;
+		r->chosen = more;
+		r->chosen_cap = cap;
 	}
-	r->places[r->place_count].id = id;
-	r->places[r->place_count++].state = state;
+	r->chosen[r->chosen_count].id = id;
+	r->chosen[r->chosen_count++].state = state;
 	return 0;
 }
 
@@ -127,15 +128,15 @@ static int add_place(struct replay *r, uint64_t id, int state, struct err *e)
  * something behind it is done. */
 static void settle_place(struct replay *r, uint64_t id, int state)
 {
-	for (size_t i = r->place_at; i < r->place_count; i++)
-		if (r->places[i].id == id && r->places[i].state == PLACE_OPEN) {
-			r->places[i].state = state;
+	for (size_t i = r->chosen_at; i < r->chosen_count; i++)
+		if (r->chosen[i].id == id && r->chosen[i].state == CHOSEN_OPEN) {
+			r->chosen[i].state = state;
 			break;
 		}
-	for (; r->place_at < r->place_count && r->places[r->place_at].state != PLACE_OPEN;
-		r->place_at++)
-		if (r->places[r->place_at].state == PLACE_DONE)
-			r->after = r->places[r->place_at].id;
+	for (; r->chosen_at < r->chosen_count && r->chosen[r->chosen_at].state != CHOSEN_OPEN;
+		r->chosen_at++)
+		if (r->chosen[r->chosen_at].state == CHOSEN_DONE)
+			r->after = r->chosen[r->chosen_at].id;
 }
 
 static void count_changed(struct replay *r, struct slice event_id)
@@ -187,7 +188,7 @@ static void on_done(void *arg, uint64_t id, struct slice event_id, const char *f
 		count_changed(r, event_id);
 	else
 		count_failed(r, event_id, failure);
-	settle_place(r, id, failure == NULL ? PLACE_DONE : PLACE_FAILED);
+	settle_place(r, id, failure == NULL ? CHOSEN_DONE : CHOSEN_FAILED);
 }
 
 /* --- what is chosen ------------------------------------------------------------------------- */
@@ -321,7 +322,7 @@ static void chunk_done(struct replay *r, struct chunk *c)
 	for (size_t i = 0; i < c->count; i++) {
 		if (!c->seen[i]) {
 			r->gone++;
-			settle_place(r, c->keys[i].id, PLACE_DONE);
+			settle_place(r, c->keys[i].id, CHOSEN_DONE);
 		} else if (r->dry_run) {
 			on_done(r, c->keys[i].id, slice_str(c->event_id[i]), c->failure[i]);
 		}
@@ -354,12 +355,12 @@ static int take_rows(struct replay *r, size_t room, struct err *e)
 		const struct sent_key *key = &r->page[r->at];
 		bool refused = is_refused(r, key);
 
-		if (add_place(r, key->id, PLACE_OPEN, e) < 0)
+		if (add_place(r, key->id, CHOSEN_OPEN, e) < 0)
 			return -1;
 		r->at++;
 		r->matched++;
 		if (refused)
-			settle_place(r, key->id, PLACE_DONE);
+			settle_place(r, key->id, CHOSEN_DONE);
 		else
 			keys[c.count++] = *key;
 	}
@@ -671,7 +672,7 @@ static void finish(struct replay *r)
 	route_free(r->route);
 	envelope_arena_fini(&r->arena);
 	free(r->page);
-	free(r->places);
+	free(r->chosen);
 	buf_fini(&r->event_ids);
 	buf_fini(&r->failures);
 	buf_fini(&r->some);

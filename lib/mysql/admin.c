@@ -476,16 +476,8 @@ int admin_head(struct admin *a, const struct admin_row *row, struct admin_row *h
 		return 0;
 	admin_add_row(&a->text, &a->table);
 	buf_adds(&a->text, " WHERE `id`=");
-	admin_add_id(&a->text, &a->table, id);
+	sql_add_id(&a->text, &a->table, id);
 	return admin_one(a, head, e);
-}
-
-void admin_add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
-{
-	if (t->id_signed)
-		buf_addf(b, "%" PRId64, (int64_t)id);
-	else
-		buf_addf(b, "%" PRIu64, id);
 }
 
 /* The rows of its aggregate that follow it. */
@@ -498,7 +490,7 @@ void admin_add_behind(struct buf *b, const struct outbox_table *t, const struct 
 	buf_adds(b, " AND NOT (`created_at`=");
 	sql_add_time(b, row->created_us);
 	buf_adds(b, " AND `id`<=");
-	admin_add_id(b, t, row->id);
+	sql_add_id(b, t, row->id);
 	buf_addc(b, ')');
 }
 
@@ -549,7 +541,7 @@ int admin_backlog(struct admin *a, const struct admin_row *row, uint64_t *out, s
 	buf_adds(b, " AND NOT (`created_at`=");
 	sql_add_time(b, row->created_us);
 	buf_adds(b, " AND `id`>=");
-	admin_add_id(b, &a->table, row->id);
+	sql_add_id(b, &a->table, row->id);
 	buf_addf(b, ") LIMIT %u) AS q", ADMIN_BACKLOG_MAX);
 	return number(a, out, e) < 0 ? err_wrap(e, "backlog") : 0;
 }

@@ -6,6 +6,7 @@
  *	the first rows waiting right behind: claimable again
  *	COMMIT
  */
+#include "base/ids.h"
 #include "mysql/admin.h"
 #include "mysql/admin_impl.h"
 #include "mysql/statements_order.h"
@@ -110,20 +111,13 @@ static void batch_reset(struct batch *b)
 		admin_row_fini(&b->rows[i]);
 }
 
-static int by_id(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 static void add_ids(struct buf *b, const struct outbox_table *t, const uint64_t *ids, size_t count)
 {
 	buf_adds(b, " WHERE `id` IN (");
 	for (size_t i = 0; i < count; i++) {
 		if (i > 0)
 			buf_addc(b, ',');
-		admin_add_id(b, t, ids[i]);
+		sql_add_id(b, t, ids[i]);
 	}
 	buf_addc(b, ')');
 }
@@ -135,7 +129,7 @@ static int read_batch(struct admin *a, struct batch *b, bool lock, struct err *e
 
 	for (size_t i = 0; i < b->count; i++)
 		ids[i] = b->keys[i].id;
-	qsort(ids, b->count, sizeof(ids[0]), by_id);
+	ids_sort(ids, b->count);
 	admin_add_row(&a->text, &a->table);
 	buf_adds(&a->text, " FORCE INDEX (PRIMARY)");
 	add_ids(&a->text, &a->table, ids, b->count);
@@ -256,7 +250,7 @@ static int release_behind(
 		return 0;
 	for (size_t i = 0; i < found.count; i++)
 		ids[i] = room[i].id;
-	qsort(ids, found.count, sizeof(ids[0]), by_id);
+	ids_sort(ids, found.count);
 	sql_release_waiting(&a->text, &a->table, ids, found.count);
 	if (admin_run(a, &r, e) < 0)
 		return -1;
@@ -317,7 +311,7 @@ static int requeue_once(struct admin *a, const struct admin_pick *pick, struct b
 	}
 	if (n == 0 || change->dry_run)
 		return 0;
-	qsort(ids, n, sizeof(ids[0]), by_id);
+	ids_sort(ids, n);
 	buf_addf(&a->text,
 		"UPDATE %s FORCE INDEX (PRIMARY) SET `status`='PENDING',`retry_count`=0,"
 		"`last_error`=NULL",

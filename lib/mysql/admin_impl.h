@@ -16,7 +16,6 @@ void admin_copy(char *out, size_t size, struct slice v);
 void admin_add_row(struct buf *b, const struct outbox_table *t); /* SELECT ... FROM t */
 void admin_add_event_id(struct buf *b, const char *event_id);    /* WHERE ... */
 void admin_add_class(struct buf *b, const char *class);          /* AND ... */
-void admin_add_id(struct buf *b, const struct outbox_table *t, uint64_t id);
 /* FROM t ... WHERE ...: the rows of its aggregate that follow it */
 void admin_add_behind(struct buf *b, const struct outbox_table *t, const struct admin_row *row);
 

@@ -1,4 +1,5 @@
 /* admin_sent.c: reads SENT rows again, for `outboxd replay`. */
+#include "base/ids.h"
 #include "mysql/admin.h"
 #include "mysql/admin_impl.h"
 #include "mysql/event_row.h"
@@ -7,7 +8,6 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { SENT_ID, SENT_CREATED, SENT_STATUS, SENT_AGE, SENT_MATCHES };
 
@@ -125,7 +125,7 @@ static void add_page(struct buf *b, const struct outbox_table *t, const struct s
 		buf_adds(b, " AND NOT (`created_at`=");
 		sql_add_time(b, walk->created_us);
 		buf_adds(b, " AND `id`<=");
-		admin_add_id(b, t, walk->id);
+		sql_add_id(b, t, walk->id);
 		buf_addc(b, ')');
 	}
 	if (f->until_us < INT64_MAX - SENT_SLACK_US) {
@@ -182,7 +182,7 @@ int admin_sent_place(struct admin *a, uint64_t id, struct sent_key *out, struct 
 {
 	add_key_columns(&a->text);
 	buf_addf(&a->text, " FROM %s WHERE `id`=", a->table.name);
-	admin_add_id(&a->text, &a->table, id);
+	sql_add_id(&a->text, &a->table, id);
 	return one_key(a, out, e);
 }
 
@@ -234,13 +234,6 @@ static bool rows_again(void *arg)
 	return ((struct reading *)arg)->seen == 0;
 }
 
-static int by_id(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 int admin_sent_rows(struct admin *a, const struct sent_key *keys, size_t count,
 	int (*row)(void *arg, const struct row *row, struct err *e), void *arg, struct err *e)
 {
@@ -251,7 +244,7 @@ int admin_sent_rows(struct admin *a, const struct sent_key *keys, size_t count,
 	assert(count > 0 && count <= SQL_IDS_MAX);
 	for (size_t i = 0; i < count; i++)
 		ids[i] = keys[i].id;
-	qsort(ids, count, sizeof(ids[0]), by_id);
+	ids_sort(ids, count);
 	sql_events(&a->text, &a->table, ids, count);
 	return run(a, &r, rows_again, &reading, e) < 0 ? err_wrap(e, "sent events") : 0;
 }

@@ -1,5 +1,6 @@
 /* purge_outbox.c: a pass over an outbox table: SENT rows first, then DEAD ones, each in the order
  * of the claim index. */
+#include "base/ids.h"
 #include "mysql/purge_impl.h"
 #include "mysql/purge_pace.h"
 #include "mysql/schema.h"
@@ -141,13 +142,6 @@ static int row_locked(
 	return 0;
 }
 
-static int by_id(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 /* Each statement must find exactly the rows that were locked: else nothing has happened. */
 static int run_counted(struct outbox_purger *o, const char *what, size_t count, struct err *e)
 {
@@ -186,14 +180,14 @@ static int outbox_remove(
 	struct reply r = { .row = row_locked, .arg = &removing };
 	int rc;
 
-	qsort(o->ids + from, count, sizeof(*o->ids), by_id);
+	ids_sort(o->ids + from, count);
 	sql_purge_waiting(&p->text, p->outbox);
 	buf_adds(&p->text, ";START TRANSACTION;");
 	sql_purge_lock(&p->text, p->outbox, o->kind, age_of(o, o->kind), o->ids + from, count,
 		session_server(p->session)->mariadb);
 	rc = purger_run(p, &r, e);
 	if (rc == 0 && removing.count > 0) {
-		qsort(removing.ids, removing.count, sizeof(removing.ids[0]), by_id);
+		ids_sort(removing.ids, removing.count);
 		rc = remove_locked(o, &removing, e);
 	}
 	rc = purger_finish(p, rc, removing.count, out, e);

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define WAITING "`next_retry_at` IS NOT NULL AND `last_error` LIKE 'WAITING: behind %'"
+#define WAITS "`next_retry_at` IS NOT NULL AND `last_error` LIKE '" WAITING_BEHIND "%'"
 
 void sql_add_aggregate(
 	struct buf *b, const struct outbox_table *t, struct slice type, struct slice id)
@@ -31,14 +31,6 @@ void sql_add_aggregate(
 	}
 }
 
-static void add_id(struct buf *b, const struct outbox_table *t, uint64_t id)
-{
-	if (t->id_signed)
-		buf_addf(b, "%" PRId64, (int64_t)id);
-	else
-		buf_addf(b, "%" PRIu64, id);
-}
-
 static void add_from(struct buf *b, const struct outbox_table *t, struct slice aggregate_type,
 	struct slice aggregate_id)
 {
@@ -56,7 +48,7 @@ static void add_place(struct buf *b, const struct outbox_table *t, bool back, in
 	buf_adds(b, " AND NOT (`created_at`=");
 	sql_add_time(b, created_us);
 	buf_addf(b, " AND `id`%s", back ? ">=" : "<=");
-	add_id(b, t, id);
+	sql_add_id(b, t, id);
 	buf_addf(b,
 		back ? ") ORDER BY `created_at` DESC,`id` DESC LIMIT %u"
 		     : ") ORDER BY `created_at`,`id` LIMIT %u",
@@ -73,7 +65,9 @@ static void add_walk(struct buf *b, const struct outbox_table *t, const char *ow
 		"TIMESTAMPDIFF(MICROSECOND,NOW(6),`next_retry_at`),"
 		"TIMESTAMPDIFF(MICROSECOND,NOW(6),`locked_until`),",
 		owner);
-	buf_adds(b, "IF(" WAITING ",SUBSTRING(`last_error`,17),NULL)");
+	buf_adds(b, "IF(" WAITS ",SUBSTRING(`last_error`,");
+	buf_addu(b, sizeof(WAITING_BEHIND)); /* counted from 1: what follows it */
+	buf_adds(b, "),NULL)");
 	add_from(b, t, aggregate_type, aggregate_id);
 }
 
@@ -115,9 +109,9 @@ void sql_release_waiting(
 	for (size_t i = 0; i < count; i++) {
 		if (i > 0)
 			buf_addc(b, ',');
-		add_id(b, t, ids[i]);
+		sql_add_id(b, t, ids[i]);
 	}
-	buf_adds(b, ") AND `status` IN ('PENDING','RETRY') AND " WAITING);
+	buf_adds(b, ") AND `status` IN ('PENDING','RETRY') AND " WAITS);
 }
 
 /* PENDING without a delay bars nobody: it is claimed in its turn. */
@@ -171,7 +165,7 @@ void sql_barred(struct buf *b, const struct outbox_table *t, const struct barred
 			buf_addf(b, "`created_at`>'%s' OR (`created_at`='%s'", cursor->created_at,
 				cursor->created_at);
 		buf_adds(b, " AND `id`>");
-		add_id(b, t, cursor->id);
+		sql_add_id(b, t, cursor->id);
 		buf_adds(b, stages[stage].delayed ? "))))" : "))");
 	}
 	buf_addf(b, " ORDER BY `next_retry_at`,`created_at`,`id` LIMIT %u", limit);

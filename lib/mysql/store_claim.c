@@ -6,6 +6,7 @@
  *
  * FRESH rows fill what the other classes leave, so they are a packet of their own when others are
  * asked for. Rows are streamed to the sink; what the sink has no room for stays as it is. */
+#include "base/ids.h"
 #include "mysql/event_row.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
@@ -63,7 +64,7 @@ static int row_session(struct claiming *c, const struct slice *v, struct err *e)
 
 static int row_key(struct claiming *c, const struct slice *v)
 {
-	struct key *k = &c->store->keys[c->key_count];
+	struct place *k = &c->store->keys[c->key_count];
 
 	if (c->key_count == c->key_limit)
 		return 0;
@@ -74,18 +75,13 @@ static int row_key(struct claiming *c, const struct slice *v)
 	return 0;
 }
 
-static bool before(const struct key *a, const struct key *b)
-{
-	return a->created_us < b->created_us || (a->created_us == b->created_us && a->id < b->id);
-}
-
 /* A FRESH row was taken: those seen before it that did not come are locked by somebody else. */
 static void note_skipped(struct claiming *c, const struct row *row)
 {
-	struct key *keys = c->store->keys;
-	struct key at = { row->created_us, row->id };
+	struct place *keys = c->store->keys;
+	struct place at = { row->created_us, row->id };
 
-	for (; c->key_next < c->key_count && before(&keys[c->key_next], &at); c->key_next++)
+	for (; c->key_next < c->key_count && place_before(keys[c->key_next], at); c->key_next++)
 		keys[c->skipped_count++] = keys[c->key_next];
 	if (c->key_next < c->key_count && keys[c->key_next].id == at.id)
 		c->key_next++;
@@ -94,10 +90,10 @@ static void note_skipped(struct claiming *c, const struct row *row)
 /* Beyond the keys that were read nobody knows what has been skipped. */
 static bool beyond_keys(const struct claiming *c, const struct row *row)
 {
-	struct key at = { row->created_us, row->id };
+	struct place at = { row->created_us, row->id };
 
 	return c->key_count == c->key_limit &&
-	       (c->key_count == 0 || before(&c->store->keys[c->key_count - 1], &at));
+	       (c->key_count == 0 || place_before(c->store->keys[c->key_count - 1], at));
 }
 
 static int row_claimed(struct claiming *c, enum row_class class, const struct slice *v,
@@ -253,13 +249,6 @@ static int select_rows(struct claiming *c, struct err *e)
 	return run(c, &r, e);
 }
 
-static int by_id(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 static int by_takeover_id(const void *a, const void *b)
 {
 	const struct takeover *x = a, *y = b;
@@ -274,7 +263,7 @@ static int mark_rows(struct claiming *c, struct err *e)
 	struct reply r = { 0 };
 
 	if (c->id_count > 0)
-		qsort(s->ids, c->id_count, sizeof(*s->ids), by_id);
+		ids_sort(s->ids, c->id_count);
 	if (c->takeover_count > 0)
 		qsort(s->takeovers, c->takeover_count, sizeof(*s->takeovers), by_takeover_id);
 	for (size_t i = 0; i < c->id_count; i += SQL_IDS_MAX) {

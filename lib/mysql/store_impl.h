@@ -20,12 +20,6 @@ int mysql_lock_name(
 int mysql_table_lock(const char *prefix, const char *database, const char *table,
 	const struct server *server, char *out, struct err *e);
 
-/* The place of a row in the order of its class. */
-struct key {
-	int64_t created_us;
-	uint64_t id;
-};
-
 struct mysql_store {
 	struct store base;
 	const struct source_conf *conf;
@@ -47,7 +41,7 @@ struct mysql_store {
 	size_t ids_cap;
 	struct takeover *takeovers;
 	size_t takeovers_cap;
-	struct key *keys;
+	struct place *keys;
 	size_t keys_cap;
 	const struct settle **picked;
 	size_t picked_cap;
@@ -91,6 +85,6 @@ int mysql_store_release_waiting(
 int mysql_store_barred(struct store *s, bool pass_dead, struct barred_cursor *cursor, bool *more,
 	void (*row)(void *arg, const struct row *key, enum order_head what), void *arg,
 	struct err *e);
-int mysql_store_last_sent(struct store *s, int64_t *created_us, uint64_t *id, struct err *e);
+int mysql_store_last_sent(struct store *s, struct place *out, struct err *e);
 
 #endif

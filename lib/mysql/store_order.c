@@ -1,5 +1,6 @@
 /* store_order.c: questions about the order of aggregates, and the rows that wait for it. Plain
  * reads, except for the release of waiting rows, which is one short transaction. */
+#include "base/ids.h"
 #include "base/str.h"
 #include "mysql/statements_order.h"
 #include "mysql/store_impl.h"
@@ -234,13 +235,6 @@ static int row_behind(
 	return 0;
 }
 
-static int by_id(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 int mysql_store_release_waiting(
 	struct store *base, struct order_walk *walk, bool pass_dead, struct err *e)
 {
@@ -259,7 +253,7 @@ int mysql_store_release_waiting(
 		return store_failed(s, e, "release waiting");
 	w.walk.ended = !w.full && !w.walk.barred && w.seen < PAGE;
 	if (w.count > 0) {
-		qsort(s->ids, w.count, sizeof(*s->ids), by_id);
+		ids_sort(s->ids, w.count);
 		sql_release_waiting(&s->text, &s->table, s->ids, w.count);
 		if (store_run(s, &r, e) < 0)
 			return store_failed(s, e, "release waiting");
@@ -306,7 +300,7 @@ static int row_barred(
 	keep(c->next_retry_at, sizeof(c->next_retry_at), v[5]);
 	what = sql_barred_head(c->stage);
 	if ((what == HEAD_RETRY || what == HEAD_DELAYED) && c->next_retry_at[0] != '\0' &&
-		slice_starts(row.last_error, "WAITING: behind "))
+		slice_starts(row.last_error, WAITING_BEHIND))
 		what = HEAD_WAITING;
 	b->row(b->arg, &row, what);
 	return 0;
@@ -344,7 +338,7 @@ int mysql_store_barred(struct store *base, bool pass_dead, struct barred_cursor 
 static int row_sent(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
-	struct key *k = arg;
+	struct place *k = arg;
 
 	(void)statement, (void)count, (void)e;
 	if (value_id(v[0], &k->id))
@@ -352,18 +346,16 @@ static int row_sent(
 	return 0;
 }
 
-int mysql_store_last_sent(struct store *base, int64_t *created_us, uint64_t *id, struct err *e)
+int mysql_store_last_sent(struct store *base, struct place *out, struct err *e)
 {
 	struct mysql_store *s = store_of(base);
-	struct key last = { 0 };
-	struct reply r = { .row = row_sent, .arg = &last };
+	struct reply r = { .row = row_sent, .arg = out };
 
+	*out = (struct place){ 0 };
 	session_begin(s->session);
 	buf_reset(&s->text);
 	sql_last_sent(&s->text, &s->table);
 	if (store_run(s, &r, e) < 0)
 		return store_failed(s, e, "last sent");
-	*created_us = last.created_us;
-	*id = last.id;
 	return 0;
 }

@@ -160,9 +160,7 @@ static bool is_overtaken(const struct lane *lane, const struct event *ev)
 {
 	const struct event *head = lane->head;
 
-	if (lane->passed_id != 0 &&
-		(ev->created_us < lane->passed_us ||
-			(ev->created_us == lane->passed_us && ev->id < lane->passed_id)))
+	if (lane->passed.id != 0 && place_before(event_place(ev), lane->passed))
 		return true;
 	return head != NULL && head->state != EVENT_CLAIMED && event_before(ev, head);
 }
@@ -209,15 +207,6 @@ void claim_admit(struct relay *r, struct event *ev)
 	} else {
 		lane_queue(lane, ev);
 	}
-}
-
-static int by_order(const void *a, const void *b)
-{
-	const struct event *const *x = a, *const *y = b;
-
-	if ((*x)->id == (*y)->id)
-		return 0;
-	return event_before(*x, *y) ? -1 : 1;
 }
 
 /* Somebody else has locked a row of it just now; too many to remember: that may be so. */
@@ -281,7 +270,7 @@ static void admit_probed(struct relay *r, struct event *ev, const struct order_p
 /* What was sent may have been later than this one. */
 static bool is_late(const struct relay *r, const struct event *ev)
 {
-	return ev->created_us < r->high_us || (ev->created_us == r->high_us && ev->id < r->high_id);
+	return place_before(event_place(ev), r->high);
 }
 
 /* Once the table is asked about one row of a lane, it is asked about all that come behind it: the
@@ -380,7 +369,7 @@ static void admit_ordered(struct relay *r, unsigned count)
 {
 	unsigned asked = 0;
 
-	qsort((void *)r->events, count, sizeof(struct event *), by_order);
+	events_sort_by_place(r->events, count);
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
 		uint64_t hash = order_hash(&r->order, event_part(ev, PART_AGGREGATE_TYPE),
@@ -660,7 +649,7 @@ static void load_barred(struct relay *r)
 	bool more = false;
 
 	if ((!r->cursor.started && r->cursor.stage == 0 &&
-		    r->store->ops->last_sent(r->store, &r->high_us, &r->high_id, &e) < 0) ||
+		    r->store->ops->last_sent(r->store, &r->high, &e) < 0) ||
 		r->store->ops->barred(r->store, r->source->on_dead == ON_DEAD_PASS, &r->cursor,
 			&more, on_barred, r, &e) < 0) {
 		relay_clock(r);

@@ -220,3 +220,38 @@ void event_set_error(struct event *ev, const char *fmt, ...)
 	free(ev->error);
 	ev->error = text;
 }
+
+static int by_place(const void *a, const void *b)
+{
+	const struct event *const *x = a, *const *y = b;
+
+	if (event_before(*x, *y))
+		return -1;
+	return event_before(*y, *x);
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const struct event *const *x = a, *const *y = b;
+
+	return ((*x)->id > (*y)->id) - ((*x)->id < (*y)->id);
+}
+
+static void sort(struct event **list, size_t count, int (*compare)(const void *, const void *))
+{
+	for (size_t i = 1; i < count; i++)
+		if (compare((const void *)&list[i - 1], (const void *)&list[i]) > 0) {
+			qsort((void *)list, count, sizeof(struct event *), compare);
+			return;
+		}
+}
+
+void events_sort_by_place(struct event **list, size_t count)
+{
+	sort(list, count, by_place);
+}
+
+void events_sort_by_id(struct event **list, size_t count)
+{
+	sort(list, count, by_id);
+}

@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "base/list.h"
+#include "base/place.h"
 #include "relay/publisher.h"
 #include "relay/store.h"
 
@@ -70,6 +71,20 @@ struct event {
 	struct event_place *places; /* EVENT_PARTS and the extra ones, then the text */
 	size_t size;                /* of that block */
 };
+
+static inline struct place event_place(const struct event *ev)
+{
+	return (struct place){ ev->created_us, ev->id };
+}
+
+static inline bool event_before(const struct event *a, const struct event *b)
+{
+	return place_before(event_place(a), event_place(b));
+}
+
+/* Lists that mostly are in order already; they are then left alone. */
+void events_sort_by_place(struct event **list, size_t count);
+void events_sort_by_id(struct event **list, size_t count);
 
 /* What the event takes in memory; counts for max_in_flight_bytes. */
 size_t event_bytes(const struct event *ev);

@@ -38,8 +38,6 @@
  * has gone, and coming back each time it fails costs two writes a row. */
 #define HOLD_RETRY_US (10 * US_PER_SEC)
 
-/* What last_error of a row that waits begins with; the event_id of the head follows. */
-#define WAITING_BEHIND "WAITING: behind "
 #define WAITING_SIZE 320
 
 /* An aggregate's share of the window is never less than so many rows, or an eighth. */
@@ -102,8 +100,7 @@ struct relay {
 	bool claim_next; /* claims and the release of waiting rows take turns */
 	/* The latest row, in the order of all, that may have been sent: what is claimed from before
 	 * that place may have been overtaken. */
-	int64_t high_us;
-	uint64_t high_id;
+	struct place high;
 	/* Rows whose relays died twice in a row are claimed alone, each with an empty window. */
 	bool suspects; /* such a row was seen in that class: it is claimed next */
 	enum row_class suspect_class;

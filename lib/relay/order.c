@@ -152,8 +152,7 @@ int lane_drain(struct order *o, struct lane *lane, struct slice type, struct sli
 	}
 	lane->type_len = type.len;
 	lane->id_len = id.len;
-	lane->walk_us = created_us;
-	lane->walk_id = row_id;
+	lane->walk = (struct place){ created_us, row_id };
 	lane->walk_after_us = 0;
 	lane->released = 0;
 	lane->waits = false;
@@ -164,10 +163,10 @@ int lane_drain(struct order *o, struct lane *lane, struct slice type, struct sli
 
 void lane_drain_from(struct lane *lane, int64_t created_us, uint64_t row_id)
 {
-	if (created_us > lane->walk_us || (created_us == lane->walk_us && row_id > lane->walk_id))
+	if (place_before(lane->walk, (struct place){ created_us, row_id }))
 		return;
-	lane->walk_us = row_id > 0 ? created_us : created_us - 1;
-	lane->walk_id = row_id - 1; /* of 0: the last one of the microsecond before */
+	/* of 0: the last one of the microsecond before */
+	lane->walk = (struct place){ row_id > 0 ? created_us : created_us - 1, row_id - 1 };
 }
 
 void lane_drained(struct order *o, struct lane *lane)
@@ -177,13 +176,6 @@ void lane_drained(struct order *o, struct lane *lane)
 	free(lane->id);
 	lane->type = lane->id = NULL;
 	lane_put(o, lane);
-}
-
-bool event_before(const struct event *a, const struct event *b)
-{
-	if (a->created_us != b->created_us)
-		return a->created_us < b->created_us;
-	return a->id < b->id;
 }
 
 void lane_queue(struct lane *lane, struct event *ev)

@@ -14,6 +14,7 @@
 #define OUTBOXD_ORDER_H
 
 #include "base/list.h"
+#include "base/place.h"
 #include "base/slice.h"
 
 #include <stdbool.h>
@@ -31,14 +32,12 @@ struct lane {
 	struct event *asked; /* the first of them in that claim */
 	unsigned holding;    /* those of them whose HOLD is decided, not yet written */
 	struct event *held;  /* the last of those */
-	int64_t passed_us;   /* the latest one confirmed, in the aggregate's order */
-	uint64_t passed_id;  /* 0: none */
+	struct place passed; /* the latest one confirmed, in the aggregate's order; id 0: none */
 	/* The release of rows that wait in the table, page by page. */
 	struct list drain; /* in order.drain */
 	char *type, *id;   /* the aggregate's name, owned; NULL: there is none to be made */
 	size_t type_len, id_len;
-	int64_t walk_us; /* how far it has come */
-	uint64_t walk_id;
+	struct place walk;     /* how far it has come */
 	int64_t walk_after_us; /* the next page is due then in any case */
 	unsigned released;     /* by the last page, and not claimed yet */
 	bool waits;            /* for another owner's row */
@@ -84,8 +83,6 @@ bool lane_drains(const struct lane *lane);
 void lane_drained(struct order *o, struct lane *lane);
 /* Puts the event in its place among those queued, by (created_at, id). */
 void lane_queue(struct lane *lane, struct event *ev);
-/* (created_at, id) of a before that of b. */
-bool event_before(const struct event *a, const struct event *b);
 
 /* Rows known to bar the aggregate. */
 uint64_t barred_rows(const struct order *o, uint64_t hash);

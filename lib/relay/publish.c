@@ -61,10 +61,8 @@ static void note_highest(struct relay *r, const struct event *ev)
 {
 	if (ev->created_us > r->now_us + r->db_offset_us)
 		return;
-	if (ev->created_us > r->high_us || (ev->created_us == r->high_us && ev->id > r->high_id)) {
-		r->high_us = ev->created_us;
-		r->high_id = ev->id;
-	}
+	if (place_before(r->high, event_place(ev)))
+		r->high = event_place(ev);
 }
 
 enum sent { SENT_YES, SENT_NO_ROOM, SENT_NEVER, SENT_BROKEN };

@@ -125,13 +125,6 @@ static void lane_passed(struct relay *r, struct event *ev)
 		lane_next(r, lane);
 }
 
-static bool passed_before(const struct lane *lane, const struct event *ev)
-{
-	return lane->passed_id != 0 &&
-	       (lane->passed_us != ev->created_us ? lane->passed_us < ev->created_us
-						  : lane->passed_id < ev->id);
-}
-
 void verdict_confirmed(struct relay *r, struct event *ev)
 {
 	double lag = (double)(r->now_us + r->db_offset_us - ev->created_us) / US_PER_SEC;
@@ -147,10 +140,9 @@ void verdict_confirmed(struct relay *r, struct event *ev)
 	}
 	if (r->conf.log_events == LOG_EVENTS_ALL)
 		log_event(r, LOG_LEVEL_INFO, "event sent", ev, NULL, NULL);
-	if (ev->lane != NULL && (ev->lane->passed_id == 0 || passed_before(ev->lane, ev))) {
-		ev->lane->passed_us = ev->created_us;
-		ev->lane->passed_id = ev->id;
-	}
+	if (ev->lane != NULL &&
+		(ev->lane->passed.id == 0 || place_before(ev->lane->passed, event_place(ev))))
+		ev->lane->passed = event_place(ev);
 	lane_passed(r, ev);
 }
 
@@ -307,13 +299,6 @@ void release_unsent(struct relay *r)
 	 * whose outcome is unknown it stays: that one goes again first. */
 }
 
-static int by_id(const void *a, const void *b)
-{
-	const struct event *const *x = a, *const *y = b;
-
-	return ((*x)->id > (*y)->id) - ((*x)->id < (*y)->id);
-}
-
 int64_t settle_next(const struct relay *r)
 {
 	const struct event *oldest = list_first(&r->settling, struct event, link);
@@ -372,7 +357,7 @@ bool settle_turn(struct relay *r)
 			break;
 		r->events[count++] = container_of(pos, struct event, link);
 	}
-	qsort((void *)r->events, count, sizeof(struct event *), by_id);
+	events_sort_by_id(r->events, count);
 	for (unsigned i = 0; i < count; i++) {
 		const struct event *ev = r->events[i];
 
@@ -467,7 +452,7 @@ bool renew_turn(struct relay *r)
 		count = collect_renewals(r, lists[i], r->now_us + high_us, count);
 	if (count < STATEMENT_IDS)
 		r->next_renew_us = r->now_us + lease_us / 8;
-	qsort((void *)r->events, count, sizeof(struct event *), by_id);
+	events_sort_by_id(r->events, count);
 	for (unsigned i = 0; i < count; i++)
 		r->ids[i] = r->events[i]->id;
 	start_us = relay_clock(r);
@@ -535,8 +520,8 @@ bool drain_turn(struct relay *r)
 		.aggregate_type = { lane->type, lane->type_len },
 		.aggregate_id = { lane->id, lane->id_len },
 		.limit = lane_share(r),
-		.created_us = lane->walk_us,
-		.id = lane->walk_id,
+		.created_us = lane->walk.created_us,
+		.id = lane->walk.id,
 	};
 	if (r->store->ops->release_waiting(
 		    r->store, &walk, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
@@ -547,11 +532,11 @@ bool drain_turn(struct relay *r)
 	relay_clock(r);
 	relay_db_worked(r);
 	if (walk.released > 0)
-		claim_scan_from(r, lane->walk_us);
+		claim_scan_from(r, lane->walk.created_us);
 	if (walk.released > walk.fresh)
 		claim_due_after(r, 0);
-	lane->walk_us = walk.created_us;
-	lane->walk_id = walk.id;
+	lane->walk.created_us = walk.created_us;
+	lane->walk.id = walk.id;
 	lane->walk_after_us = r->now_us + US_PER_SEC;
 	lane->released = walk.released;
 	/* another owner's: nobody tells us when it has gone */

@@ -14,9 +14,13 @@
 #define OUTBOXD_STORE_H
 
 #include "base/err.h"
+#include "base/place.h"
 #include "message/row.h"
 
 #include <stdbool.h>
+
+/* What last_error of a row that waits begins with; the event_id of the head follows. */
+#define WAITING_BEHIND "WAITING: behind "
 
 /* The classes of claimable rows; each is a statement of its own. */
 enum row_class {
@@ -166,7 +170,7 @@ struct store_ops {
 		struct err *e);
 	/* The place of the last row, in the order of all, that has been sent, those dated in the
 	 * future apart; id 0: none. */
-	int (*last_sent)(struct store *s, int64_t *created_us, uint64_t *id, struct err *e);
+	int (*last_sent)(struct store *s, struct place *out, struct err *e);
 	void (*free)(struct store *s);
 };
 

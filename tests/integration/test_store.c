@@ -2241,18 +2241,17 @@ START_TEST(the_last_row_sent_is_told_those_of_the_future_apart)
 {
 	struct store *s = fresh_store(ddl_outbox);
 	struct err e = { 0 };
-	int64_t created_us = 1;
-	uint64_t id = 1;
+	struct place last = { 1, 1 };
 
-	ck_assert_int_eq(s->ops->last_sent(s, &created_us, &id, &e), 0);
-	ck_assert_uint_eq(id, 0);
+	ck_assert_int_eq(s->ops->last_sent(s, &last, &e), 0);
+	ck_assert_uint_eq(last.id, 0);
 	add_rows(20);
 	sql("UPDATE outbox_event SET created_at='2026-01-01 00:00:00'+INTERVAL (40-id) SECOND;"
 	    "UPDATE outbox_event SET status='SENT' WHERE id BETWEEN 5 AND 9;"
 	    "UPDATE outbox_event SET created_at=NOW(6)+INTERVAL 1 HOUR WHERE id=5");
-	ck_assert_int_eq(s->ops->last_sent(s, &created_us, &id, &e), 0);
-	ck_assert_uint_eq(id, 6);
-	ck_assert_int_eq(created_us % (60 * US_PER_SEC), 34 * US_PER_SEC);
+	ck_assert_int_eq(s->ops->last_sent(s, &last, &e), 0);
+	ck_assert_uint_eq(last.id, 6);
+	ck_assert_int_eq(last.created_us % (60 * US_PER_SEC), 34 * US_PER_SEC);
 	free_store(s);
 }
 END_TEST

@@ -835,7 +835,7 @@ static int db_release_waiting(
 	return 0;
 }
 
-static int db_last_sent(struct store *base, int64_t *created_us, uint64_t *id, struct err *e)
+static int db_last_sent(struct store *base, struct place *out, struct err *e)
 {
 	struct fake_store *s = self(base);
 	struct trow *r;
@@ -843,8 +843,7 @@ static int db_last_sent(struct store *base, int64_t *created_us, uint64_t *id, s
 	if (enter(s, false, e) < 0)
 		return -1;
 	r = row_of_index(tree_last(s->a->w->table.tree[ST_SENT]));
-	*created_us = r != NULL ? r->created_us : 0;
-	*id = r != NULL ? r->id : 0;
+	*out = r != NULL ? (struct place){ r->created_us, r->id } : (struct place){ 0 };
 	return leave(s, FATE_DONE, NULL, e);
 }
 
