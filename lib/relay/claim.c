@@ -277,9 +277,9 @@ static bool is_late(const struct relay *r, const struct event *ev)
  * answer may send that one back. */
 static bool must_ask(const struct relay *r, const struct event *ev)
 {
-	return ev->origin != ROW_FRESH || r->scan_bound || ev->lane->asked_in == r->claims ||
-	       barred_rows(&r->order, ev->lane->hash) > 0 || was_skipped(r, ev->lane) ||
-	       is_late(r, ev);
+	return ev->origin != ROW_FRESH || r->scan.kind == SCAN_PART ||
+	       ev->lane->asked_in == r->claims || barred_rows(&r->order, ev->lane->hash) > 0 ||
+	       was_skipped(r, ev->lane) || is_late(r, ev);
 }
 
 /* An event of its lane has just been found to wait: then so must those that follow. */
@@ -400,53 +400,10 @@ static void admit_ordered(struct relay *r, unsigned count)
 	ask_in_turns(r, asked);
 }
 
-void claim_scan_from(struct relay *r, int64_t created_us)
-{
-	if (created_us < r->scanned_us)
-		r->scanned_us = created_us;
-}
-
 void claim_due_after(struct relay *r, int64_t delay_us)
 {
 	if (r->now_us + delay_us < r->next_due_us)
 		r->next_due_us = r->now_us + delay_us;
-}
-
-static double least_gain(const struct relay *r)
-{
-	return r->ordered ? SCAN_GAIN_ORDERED_US : SCAN_GAIN_US;
-}
-
-/* Where the next scan of FRESH rows begins; 0: at the start. */
-static int64_t scan_since(const struct relay *r, bool looked)
-{
-	bool bound = r->now_us < r->next_scan_us;
-
-	if (looked || r->scanned_us == 0)
-		return 0;
-	if (r->now_us >= r->next_try_us && (bound || r->scan_us[0] > least_gain(r)))
-		bound = !bound;
-	return bound ? r->scanned_us - SCAN_OVERLAP_US : 0;
-}
-
-/* A claim without a look has found as many rows as it asked for. */
-static void scan_took(struct relay *r, int64_t took_us)
-{
-	double *mean = &r->scan_us[r->scan_bound];
-	double gain;
-
-	*mean = *mean == 0 ? (double)took_us : *mean * 0.75 + (double)took_us * 0.25;
-	if (r->now_us >= r->next_try_us)
-		r->next_try_us = r->now_us + SCAN_TRY_US;
-	gain = r->scan_us[0] - r->scan_us[1];
-	if (r->scan_bound || r->scan_us[1] == 0)
-		return;
-	if (gain > least_gain(r) && gain > r->scan_us[1] / 2)
-		r->next_scan_us =
-			r->now_us + (gain * SCAN_SHARE < SCAN_ALL_US ? (int64_t)(gain * SCAN_SHARE)
-								     : SCAN_ALL_US);
-	else
-		r->next_scan_us = r->now_us;
 }
 
 static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
@@ -459,7 +416,7 @@ static unsigned admit_staged(struct relay *r, int64_t lease_end_us)
 		list_del(&ev->link);
 		ev->lease_end_us = lease_end_us;
 		if (ev->origin == ROW_FRESH)
-			r->scanned_us = ev->created_us;
+			scan_claimed(&r->scan, ev->created_us);
 		if (ev->origin == ROW_EXPIRED) {
 			r->next_expired_us = r->now_us; /* there may be more */
 			metric_add(r->metrics->recovered, 1);
@@ -485,7 +442,7 @@ static void set_leads(struct relay *r, bool leads)
 		return;
 	r->leads = leads;
 	metric_set(r->metrics->leader, leads);
-	r->scanned_us = 0;
+	scan_restart(&r->scan);
 	if (leads) {
 		barred_clear(&r->order);
 		r->cursor = (struct barred_cursor){ 0 };
@@ -559,7 +516,7 @@ static void claim(struct relay *r, const struct store_look *look)
 	int64_t start_us = relay_clock(r);
 	struct claim_spec spec = { .total = limit,
 		.lease_us = r->source->lease_us,
-		.since_us = scan_since(r, look != NULL) };
+		.since_us = scan_begin(&r->scan, start_us, look != NULL) };
 	struct err e = { 0 };
 	bool unknown = false;
 	unsigned got;
@@ -573,7 +530,6 @@ static void claim(struct relay *r, const struct store_look *look)
 		r->suspects_rest_us = start_us + (start_us - r->suspects_since_us);
 	}
 	r->solo = false;
-	r->scan_bound = spec.since_us != 0;
 	share_out(r, &spec, look);
 	if (r->suspects)
 		for (int c = 0; c < ROW_CLASSES; c++)
@@ -604,7 +560,7 @@ static void claim(struct relay *r, const struct store_look *look)
 		r->suspects = false;
 	note_classes(r, &spec);
 	if (look == NULL && r->staged_count == limit)
-		scan_took(r, r->now_us - start_us);
+		scan_took(&r->scan, r->now_us, r->now_us - start_us);
 	got = admit_staged(r, start_us + r->source->lease_us);
 	pacer_claimed(&r->pacer, r->now_us, got, limit);
 	if (got > 0)
@@ -690,11 +646,11 @@ static bool look(struct relay *r, struct store_look *out)
 	if (r->ordered)
 		set_leads(r, out->leads);
 	/* A look that is slow time and again has its share of the time, and no more. */
-	rest_us = SCAN_SHARE *
+	rest_us = LOOK_SHARE *
 		  (r->now_us - before_us < r->look_us ? r->now_us - before_us : r->look_us);
 	r->look_us = r->now_us - before_us;
-	if (rest_us > SCAN_ALL_US)
-		rest_us = SCAN_ALL_US;
+	if (rest_us > LOOK_REST_US)
+		rest_us = LOOK_REST_US;
 	if (expired)
 		r->next_expired_us = r->now_us + (rest_us > r->source->poll_interval_us
 								 ? rest_us

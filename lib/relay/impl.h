@@ -14,6 +14,7 @@
 #include "relay/order.h"
 #include "relay/pacer.h"
 #include "relay/relay.h"
+#include "relay/scan.h"
 
 /* At most so many ids in one statement: beyond, MySQL's optimizer leaves the primary key. */
 #define STATEMENT_IDS 500
@@ -47,19 +48,13 @@
 /* So many aggregates whose rows are being released are looked at in a turn. */
 #define DRAIN_LOOKS 64
 
-/* A snapshot that somebody holds keeps index entries of rows long sent from being purged, and a
- * scan from the start walks over all of them. Under load scans then begin at what was claimed last,
- * less so much for those that commit late; from the start they go as seldom as this share of the
- * time asks for, but at least so often. Whether that is worth while, a scan of the other kind tells
- * now and then. */
-#define SCAN_OVERLAP_US (250 * US_PER_MS)
+/* What there is to gain by not scanning from the start; of ordered sources, what asking about a
+ * batch costs is to be gained as well. */
 #define SCAN_GAIN_US (3 * US_PER_MS)
-#define SCAN_GAIN_ORDERED_US                                                                       \
-	(60 * US_PER_MS) /* what asking about a batch costs is to be gained                        \
-			  */
-#define SCAN_SHARE 50
-#define SCAN_ALL_US (10 * US_PER_SEC)
-#define SCAN_TRY_US (2 * US_PER_SEC)
+#define SCAN_GAIN_ORDERED_US (60 * US_PER_MS)
+/* Looks that are slow have this share of the time, and no more; they come at least so often. */
+#define LOOK_SHARE 50
+#define LOOK_REST_US (10 * US_PER_SEC)
 
 /* Taken over so often in a row, a row is claimed alone. */
 #define SUSPECT_TAKEOVERS 2
@@ -114,12 +109,7 @@ struct relay {
 	struct err db_err;
 	struct log_limit db_log;
 	struct pacer pacer;
-	/* scans of FRESH rows */
-	int64_t scanned_us;   /* created_at of the last one claimed; 0: begin at the start */
-	int64_t next_scan_us; /* when to begin at the start again */
-	int64_t next_try_us;  /* when to try what the other kind takes */
-	double scan_us[2];    /* what claims take, on average: from the start; from there on */
-	bool scan_bound;      /* the claim under way does not begin at the start */
+	struct scan scan;
 	/* whether there may be such rows: RETRY and DUE are asked for only then */
 	bool may_exist[ROW_CLASSES];
 	int64_t next_due_us; /* when one of those that are delayed falls due, as far as we know */
@@ -177,8 +167,6 @@ void relay_route_failed(struct relay *r, bool returns, const char *text);
 /* claim.c */
 bool claim_allowed(const struct relay *r);
 bool claim_at_once(const struct relay *r);
-/* Rows from this created_at on may be FRESH again. */
-void claim_scan_from(struct relay *r, int64_t created_us);
 /* A row is claimable as RETRY, or DUE, once the delay is over. */
 void claim_due_after(struct relay *r, int64_t delay_us);
 /* Polls if it is time to; false: nothing was done. */

@@ -294,6 +294,7 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	circuit_init(&r->mq, CIRCUIT_BASE_US, CIRCUIT_CAP_US);
 	circuit_init(&r->broken, ROUTE_BASE_US, ROUTE_CAP_US);
 	r->db.closed_us = r->mq.closed_us = r->broken.closed_us = r->now_us - CIRCUIT_STABLE_US;
+	scan_init(&r->scan, r->ordered ? SCAN_GAIN_ORDERED_US : SCAN_GAIN_US);
 	pacer_init(&r->pacer, source->poll_interval_us, r->now_us);
 	r->next_expired_us = r->now_us;
 	/* The templates alone, to learn which columns they need; the connection's limits come with

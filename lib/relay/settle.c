@@ -223,7 +223,7 @@ void verdict_released(struct relay *r, struct event *ev)
 	struct lane *lane = ev->lane;
 
 	to_settling(r, ev, EVENT_RELEASED, SETTLE_RELEASE);
-	claim_scan_from(r, ev->created_us);
+	scan_released(&r->scan, ev->created_us);
 	if (lane != NULL && ev->origin != ROW_FRESH)
 		bar(r, lane);
 	if (lane != NULL && lane->head == ev)
@@ -532,7 +532,7 @@ bool drain_turn(struct relay *r)
 	relay_clock(r);
 	relay_db_worked(r);
 	if (walk.released > 0)
-		claim_scan_from(r, lane->walk.created_us);
+		scan_released(&r->scan, lane->walk.created_us);
 	if (walk.released > walk.fresh)
 		claim_due_after(r, 0);
 	lane->walk.created_us = walk.created_us;
