@@ -91,6 +91,11 @@ int session_new(struct session **out, const struct database_conf *conf,
 	return 0;
 }
 
+void session_set_guard(struct session *c, struct guard *guard)
+{
+	c->guard = guard;
+}
+
 void session_free(struct session *c)
 {
 	if (c == NULL)

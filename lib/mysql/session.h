@@ -56,6 +56,8 @@ struct session;
 /* Borrows `conf` and `guard` (NULL: none). Does not connect. */
 int session_new(struct session **out, const struct database_conf *conf,
 	const struct session_options *options, struct guard *guard, struct err *e) MUST_CHECK;
+/* From the next call on that of another thread, which it is used by now. */
+void session_set_guard(struct session *c, struct guard *guard);
 void session_free(struct session *c);
 
 /* Tries the hosts in turn, each at most once, beginning with the one that worked last, or with the

@@ -58,8 +58,7 @@ void scan_took(struct scan *s, int64_t now_us, int64_t took_us)
 		return;
 	if (gain > (double)s->gain_us && gain > part / 2) {
 		rest = gain * SCAN_SHARE;
-		s->next_whole_us =
-			now_us + (rest < SCAN_WHOLE_US ? (int64_t)rest : SCAN_WHOLE_US);
+		s->next_whole_us = now_us + (rest < SCAN_WHOLE_US ? (int64_t)rest : SCAN_WHOLE_US);
 	} else {
 		s->usual_us = whole;
 		s->mean_us[SCAN_PART] = 0; /* the next time it may be another */

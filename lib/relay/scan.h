@@ -22,8 +22,8 @@
 enum scan_kind { SCAN_WHOLE, SCAN_PART };
 
 struct scan {
-	int64_t gain_us; /* less is not worth while */
-	int64_t from_us; /* created_at of the row claimed last; 0: none, begin at the start */
+	int64_t gain_us;     /* less is not worth while */
+	int64_t from_us;     /* created_at of the row claimed last; 0: none, begin at the start */
 	enum scan_kind kind; /* of the one under way, or the last */
 	double mean_us[2];   /* what they take, running mean; 0: not known */
 	double usual_us;     /* what whole ones took when a part was no better, or less since */

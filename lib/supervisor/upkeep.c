@@ -75,16 +75,17 @@ static int read_table(struct item *it, struct err *e)
 	return 0;
 }
 
-static int try_once(struct upkeep *u, struct item *it,
-	int (*work)(struct item *it, void *arg, struct err *e), void *arg, struct err *e)
+static int try_once(struct item *it, int (*work)(struct item *it, void *arg, struct err *e),
+	void *arg, struct err *e)
 {
 	const struct session_options options = {
 		.wait_timeout_s = 600, .examine = true, .program = "outboxd upkeep"
 	};
 
 	if (it->session == NULL &&
-		session_new(&it->session, it->database, &options, &u->guard, e) < 0)
+		session_new(&it->session, it->database, &options, it->guard, e) < 0)
 		return -1;
+	session_set_guard(it->session, it->guard);
 	if (!session_is_open(it->session)) {
 		it->known = false;
 		if (session_open(it->session, e) < 0)
@@ -100,12 +101,12 @@ int item_try(struct upkeep *u, struct item *it,
 {
 	bool was_open = it->session != NULL && session_is_open(it->session);
 
-	if (try_once(u, it, work, arg, e) == 0)
+	if (try_once(it, work, arg, e) == 0)
 		return 0;
 	if (e->kind == ERR_CONFIG)
 		it->known = false; /* perhaps the table is another one than it was */
 	if (was_open && e->kind == ERR_LINK && !atomic_load(&u->stop))
-		return try_once(u, it, work, arg, e);
+		return try_once(it, work, arg, e);
 	return -1;
 }
 
@@ -349,47 +350,107 @@ static void take_over(struct upkeep *u, struct parcel *p)
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* Waits for work: a configuration to take over (returned), or a job of an item that is due (*out).
- * Neither: the end. */
+/* The job that is most overdue; else when the first falls due. Under the lock. */
+static struct item *pick(struct upkeep *u, int64_t now_us, enum job_kind *kind, int64_t *due_us)
+{
+	struct item *best = NULL;
+
+	for (size_t i = 0; i < u->count * JOBS; i++) {
+		struct item *it = &u->items[i / JOBS];
+
+		if (it->busy || it->job[i % JOBS].due_us >= *due_us)
+			continue;
+		*due_us = it->job[i % JOBS].due_us;
+		best = it;
+		*kind = (enum job_kind)(i % JOBS);
+	}
+	return *due_us <= now_us ? best : NULL;
+}
+
+/* One of those that wait keeps an eye on the time. */
+static void wait_until(struct upkeep *u, int64_t due_us)
+{
+	const struct timespec until = {
+		.tv_sec = (time_t)(due_us / US_PER_SEC),
+		.tv_nsec = (long)(due_us % US_PER_SEC) * 1000,
+	};
+
+	if (u->watched) {
+		pthread_cond_wait(&u->changed, &u->lock);
+		return;
+	}
+	u->watched = true;
+	pthread_cond_timedwait(&u->changed, &u->lock, &until);
+	u->watched = false;
+}
+
+/* Waits for work: a configuration to take over (returned), while nobody else does anything, or a
+ * job of an item that is due (*out). Neither: the end. */
 static struct parcel *next_work(struct upkeep *u, struct item **out, enum job_kind *kind)
 {
 	struct parcel *p = NULL;
 
 	*out = NULL;
 	pthread_mutex_lock(&u->lock);
-	while (!atomic_load(&u->stop) && p == NULL && *out == NULL) {
+	while (!atomic_load(&u->stop)) {
 		int64_t now_us = clock_mono_us(), due_us = now_us + 3600 * US_PER_SEC;
-		struct timespec until;
 
-		if (u->wanted != NULL) {
+		if (u->wanted != NULL && u->busy == 0 && !u->taking) {
 			p = u->wanted;
 			u->wanted = NULL;
+			u->taking = true;
 			break;
 		}
-		for (size_t i = 0; i < u->count * JOBS; i++) {
-			struct item *it = &u->items[i / JOBS];
-
-			if (it->job[i % JOBS].due_us >= due_us)
-				continue;
-			due_us = it->job[i % JOBS].due_us;
-			if (due_us <= now_us) {
-				*out = it;
-				*kind = (enum job_kind)(i % JOBS);
-			}
-		}
-		if (*out != NULL)
+		if (u->wanted == NULL && !u->taking)
+			*out = pick(u, now_us, kind, &due_us);
+		if (*out != NULL) {
+			(*out)->busy = true;
+			u->busy++;
 			break;
-		until.tv_sec = (time_t)(due_us / US_PER_SEC);
-		until.tv_nsec = (long)(due_us % US_PER_SEC) * 1000;
-		pthread_cond_timedwait(&u->changed, &u->lock, &until);
+		}
+		wait_until(u, due_us);
 	}
+	if (!u->watched)
+		pthread_cond_broadcast(&u->changed);
 	pthread_mutex_unlock(&u->lock);
 	return p;
 }
 
+static void work_done(struct upkeep *u, struct item *it)
+{
+	pthread_mutex_lock(&u->lock);
+	if (it != NULL) {
+		it->busy = false;
+		u->busy--;
+	} else {
+		u->taking = false;
+	}
+	pthread_cond_broadcast(&u->changed);
+	pthread_mutex_unlock(&u->lock);
+}
+
+/* The last thread to end clears up. */
+static void leave(struct upkeep *u)
+{
+	struct item *items;
+	bool last;
+
+	pthread_mutex_lock(&u->lock);
+	last = --u->working == 0;
+	items = u->items;
+	if (last)
+		u->items = NULL;
+	pthread_mutex_unlock(&u->lock);
+	if (!last)
+		return;
+	items_free(u, items, u->count);
+	atomic_store(&u->ended, true);
+}
+
 static void *run(void *arg)
 {
-	struct upkeep *u = arg;
+	struct hand *h = arg;
+	struct upkeep *u = h->upkeep;
 	struct item *it;
 	enum job_kind kind = JOB_COUNT;
 	struct parcel *p;
@@ -398,56 +459,72 @@ static void *run(void *arg)
 	mysql_thread_enter();
 	for (;;) {
 		p = next_work(u, &it, &kind);
-		if (p != NULL)
+		if (p != NULL) {
 			take_over(u, p);
-		else if (it != NULL)
+		} else if (it != NULL) {
+			it->guard = &h->guard;
 			pass(u, it, kind);
-		else
+		} else {
 			break;
+		}
+		work_done(u, p != NULL ? NULL : it);
 	}
-	pthread_mutex_lock(&u->lock);
-	it = u->items;
-	u->items = NULL;
-	pthread_mutex_unlock(&u->lock);
-	items_free(u, it, u->count);
+	leave(u);
 	mysql_thread_leave();
-	atomic_store(&u->ended, true);
 	return NULL;
 }
 
 /* --- life ----------------------------------------------------------------------------------- */
 
-int upkeep_start(struct upkeep **out, struct metrics *metrics, struct err *e)
+static int start_hand(struct upkeep *u, struct err *e)
 {
-	struct upkeep *u = calloc(1, sizeof(*u));
-	pthread_condattr_t monotonic;
+	struct hand *h = &u->hand[u->hands];
 	pthread_attr_t attr;
 	sigset_t all, old;
 	int rc;
 
+	if (guard_init(&h->guard, e) < 0)
+		return err_wrap(e, "upkeep");
+	h->upkeep = u;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_mutex_lock(&u->lock);
+	rc = pthread_create(&h->thread, &attr, run, h);
+	if (rc == 0) {
+		u->hands++;
+		u->working++;
+	}
+	pthread_mutex_unlock(&u->lock);
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc == 0)
+		return 0;
+	guard_fini(&h->guard);
+	return err_set(e, ERR_NOMEM, rc, "upkeep: cannot start a thread: %s", strerror(rc));
+}
+
+int upkeep_start(struct upkeep **out, struct metrics *metrics, struct err *e)
+{
+	struct upkeep *u = calloc(1, sizeof(*u));
+	pthread_condattr_t monotonic;
+
 	if (u == NULL)
 		return err_set(e, ERR_NOMEM, errno, "upkeep");
-	if (guard_init(&u->guard, e) < 0) {
-		free(u);
-		return err_wrap(e, "upkeep");
-	}
 	u->metrics = metrics;
 	pthread_mutex_init(&u->lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&u->changed, &monotonic);
 	pthread_condattr_destroy(&monotonic);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	rc = pthread_create(&u->thread, &attr, run, u);
-	pthread_attr_destroy(&attr);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (rc != 0) {
+	/* fewer will do */
+	while (u->hands < UPKEEP_CREW && start_hand(u, e) == 0)
+		;
+	if (u->hands == 0) {
 		u->joined = true;
 		upkeep_free(u);
-		return err_set(e, ERR_NOMEM, rc, "upkeep: cannot start a thread: %s", strerror(rc));
+		return -1;
 	}
 	*out = u;
 	return 0;
@@ -466,7 +543,7 @@ int upkeep_configure(struct upkeep *u, const struct config *conf, void *token, s
 		u->released = u->wanted;
 	}
 	u->wanted = p;
-	pthread_cond_signal(&u->changed);
+	pthread_cond_broadcast(&u->changed);
 	pthread_mutex_unlock(&u->lock);
 	return 0;
 }
@@ -478,7 +555,7 @@ void *upkeep_released(struct upkeep *u)
 
 	pthread_mutex_lock(&u->lock);
 	p = u->released;
-	/* once the thread has gone nothing is used any more */
+	/* once the threads have gone nothing is used any more */
 	for (size_t i = 1; i < ARRAY_LEN(all) && p == NULL && u->joined; i++)
 		p = *all[i];
 	for (size_t i = 0; i < ARRAY_LEN(all) && p != NULL; i++)
@@ -496,9 +573,10 @@ void *upkeep_released(struct upkeep *u)
 
 void upkeep_check(struct upkeep *u, int64_t now_us)
 {
-	if (guard_check(&u->guard, now_us))
-		log_warn("upkeep", "a call is past its deadline: connection cut",
-			F_US("overdue", guard_overdue_us(&u->guard, now_us)));
+	for (unsigned i = 0; i < u->hands; i++)
+		if (guard_check(&u->hand[i].guard, now_us))
+			log_warn("upkeep", "a call is past its deadline: connection cut",
+				F_US("overdue", guard_overdue_us(&u->hand[i].guard, now_us)));
 	pthread_mutex_lock(&u->lock);
 	for (size_t i = 0; u->items != NULL && i < u->count; i++)
 		metric_set(u->items[i].age, (double)(now_us - u->items[i].sampled_us) / US_PER_SEC);
@@ -527,9 +605,10 @@ void upkeep_stop(struct upkeep *u)
 {
 	pthread_mutex_lock(&u->lock);
 	atomic_store(&u->stop, true);
-	pthread_cond_signal(&u->changed);
+	pthread_cond_broadcast(&u->changed);
 	pthread_mutex_unlock(&u->lock);
-	(void)guard_check(&u->guard, TIME_NEVER);
+	for (unsigned i = 0; i < u->hands; i++)
+		(void)guard_check(&u->hand[i].guard, TIME_NEVER);
 }
 
 bool upkeep_ended(const struct upkeep *u)
@@ -539,8 +618,8 @@ bool upkeep_ended(const struct upkeep *u)
 
 void upkeep_join(struct upkeep *u)
 {
-	if (!u->joined)
-		pthread_join(u->thread, NULL);
+	for (unsigned i = 0; i < u->hands && !u->joined; i++)
+		pthread_join(u->hand[i].thread, NULL);
 	u->joined = true;
 }
 
@@ -548,7 +627,8 @@ void upkeep_free(struct upkeep *u)
 {
 	if (u == NULL)
 		return;
-	guard_fini(&u->guard);
+	for (unsigned i = 0; i < u->hands; i++)
+		guard_fini(&u->hand[i].guard);
 	pthread_cond_destroy(&u->changed);
 	pthread_mutex_destroy(&u->lock);
 	free(u);

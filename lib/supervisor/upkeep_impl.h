@@ -1,5 +1,5 @@
-/* upkeep_impl.h: what the parts of upkeep share. All of it is the upkeep thread's alone, except
- * what is said to be under the lock. */
+/* upkeep_impl.h: what the parts of upkeep share. An item is used by the thread that has picked it,
+ * and nobody else, except what is said to be under the lock. */
 #ifndef OUTBOXD_UPKEEP_IMPL_H
 #define OUTBOXD_UPKEEP_IMPL_H
 
@@ -16,6 +16,8 @@
 
 /* Between counts, and before another try after a failure. */
 #define UPKEEP_INTERVAL_US (5 * US_PER_SEC)
+/* Threads: so many databases may hang without delaying the others. */
+#define UPKEEP_CREW 4
 
 enum gauge {
 	GAUGE_BACKLOG,
@@ -47,6 +49,7 @@ struct item {
 	const struct inbox_conf *inbox;
 	const char *kind; /* "source", "inbox": the label of its series, and in the log */
 	struct session *session;
+	struct guard *guard; /* of the thread that is at work on it */
 	struct outbox_table table;
 	struct inbox_table inbox_table;
 	bool known; /* the table has been read since the session was opened */
@@ -67,6 +70,7 @@ struct item {
 	unsigned dead_shown;
 
 	/* under the lock */
+	bool busy; /* a thread is at work on it */
 	bool sampled;
 	int64_t sampled_us; /* or since when there has been none */
 	struct table_sample sample;
@@ -79,17 +83,28 @@ struct parcel {
 	struct parcel *next;
 };
 
+struct hand {
+	struct upkeep *upkeep;
+	pthread_t thread;
+	struct guard guard;
+};
+
 struct upkeep {
 	struct metrics *metrics;
-	pthread_t thread;
+	struct hand hand[UPKEEP_CREW];
+	unsigned hands; /* started */
 	bool joined;
-	struct guard guard;
 	atomic_bool stop, ended;
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
+	/* under the lock */
+	unsigned working; /* threads that have not ended */
+	unsigned busy;    /* items that are being worked on */
+	bool taking;      /* a configuration is being taken over */
+	bool watched;     /* a thread waits until something falls due */
 	struct parcel *wanted, *current, *released;
-	struct item *items; /* changed by the thread only */
+	struct item *items; /* changed while no item is busy */
 	size_t count;
 };
 

@@ -335,10 +335,52 @@ START_TEST(a_thousand_signals_under_load_lose_and_repeat_nothing)
 }
 END_TEST
 
+/* Two of three databases swallow what is sent to them; one of them is being counted all the time.
+ */
+START_TEST(databases_that_hang_do_not_keep_the_others_from_being_counted)
+{
+	static const char *const age[] = { "outboxd_sample_age_seconds{source=\"s0\"}",
+		"outboxd_sample_age_seconds{source=\"s1\"}" };
+	const struct env *env = env_get();
+	struct proxy *hangs = proxy_start(env->db_host, env->db_port);
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("counts");
+	double oldest = 0;
+
+	rig_open(&r, 3);
+	rig_conf(&r, &c);
+	c.query_ms = 30000;
+	c.heartbeat_s = 30;
+	c.shutdown_ms = 2000;
+	c.source[1].db_port = c.source[2].db_port = proxy_port(hangs);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	daemon_wait_ready(d, true);
+	WAIT_FOR(10000, daemon_metric(d, "outboxd_backlog_events{source=\"s1\"}") == 0);
+	proxy_black_hole(hangs, true);
+	for (int64_t until = env_now_us() + 23 * US_PER_SEC; env_now_us() < until;
+		env_sleep_ms(100)) {
+		double now = daemon_metric(d, age[0]);
+
+		oldest = now > oldest ? now : oldest;
+	}
+	REQUIRE(daemon_metric(d, age[1]) > 20);
+	printf("counts at most %.1f s old while others cannot be had for 20 s\n", oldest);
+	REQUIRE(oldest < 10);
+	daemon_signal(d, SIGTERM);
+	WAIT_FOR(4000, !daemon_runs(d));
+	proxy_stop(hangs);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 RIG_MAIN("daemon: calls", 90, signals_and_pages_are_answered_within_a_second_wherever_relays_wait,
 	a_resolver_that_hangs_holds_up_neither_other_sources_nor_the_end,
 	whatever_becomes_of_its_log_and_its_output_events_flow,
 	as_process_one_of_a_container_it_takes_signals_like_everywhere,
 	without_a_free_descriptor_it_waits_and_goes_on_once_there_is_one,
 	memory_follows_what_rows_hold_not_what_their_columns_could,
-	a_thousand_signals_under_load_lose_and_repeat_nothing)
+	a_thousand_signals_under_load_lose_and_repeat_nothing,
+	databases_that_hang_do_not_keep_the_others_from_being_counted)
