@@ -55,6 +55,7 @@ struct item {
 	bool known; /* the table has been read since the session was opened */
 	struct job job[JOBS];
 	struct metric *gauges[GAUGES], *age, *purged;
+	struct metric *purge_failing; /* NULL: rows stay for ever */
 
 	/* of an inbox, as they were counted last */
 	struct inbox_sample counted;

@@ -19,6 +19,14 @@ static void on_gone(void *arg, struct slice event_id)
 	}
 }
 
+static void make_failing(struct upkeep *u, struct item *it)
+{
+	struct metric_label labels[] = { { it->kind, it->name }, { NULL, NULL } };
+
+	it->purge_failing = metrics_gauge(u->metrics, "retention_failing",
+		"1: the last try to remove rows whose time is over failed.", labels);
+}
+
 static int make_inbox(struct upkeep *u, struct item *it, struct err *e)
 {
 	struct metric_label by_inbox[] = { { it->kind, it->name }, { NULL, NULL } };
@@ -29,6 +37,7 @@ static int make_inbox(struct upkeep *u, struct item *it, struct err *e)
 	if (it->inbox->retention.processed_us == AGE_NEVER)
 		return 0;
 	it->job[JOB_PURGE].due_us = clock_mono_us();
+	make_failing(u, it);
 	return purger_inbox_new(&it->purger, it->inbox, &it->inbox_table, NULL, false, e);
 }
 
@@ -46,12 +55,14 @@ int purge_make(struct upkeep *u, struct item *it, struct err *e)
 	if (!purger_wanted(it->source))
 		return 0;
 	it->job[JOB_PURGE].due_us = clock_mono_us();
+	make_failing(u, it);
 	return purger_new(&it->purger, it->source, &sink, false, e);
 }
 
 void purge_drop(struct upkeep *u, struct item *it)
 {
 	metrics_drop(u->metrics, it->purged);
+	metrics_drop(u->metrics, it->purge_failing);
 	purger_free(it->purger);
 	buf_fini(&it->dead);
 }
@@ -120,9 +131,11 @@ void purge_pass(struct upkeep *u, struct item *it)
 		it->dead_shown = 0;
 		if (e.kind != ERR_RETRY && e.kind != ERR_REFUSED)
 			it->pass_us = 0;
+		metric_set(it->purge_failing, 1);
 		job_failed(u, it, JOB_PURGE, "rows not removed, will try again", &e);
 		return;
 	}
+	metric_set(it->purge_failing, 0);
 	job_worked(it, JOB_PURGE, "rows are removed again");
 	now_us = clock_mono_us();
 	took_us = now_us - start_us;

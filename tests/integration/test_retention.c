@@ -206,6 +206,7 @@ START_TEST(dead_events_go_only_when_asked_for_and_never_in_silence)
 	daemon_wait_ready(d, true);
 	rig_wait_none(&r, 0, "event_id LIKE 'dead-%'", 5000);
 	WAIT_FOR(3000, daemon_metric(d, "outboxd_purged_events_total{source=\"s0\"}") == 12);
+	REQUIRE(daemon_metric(d, "outboxd_retention_failing{source=\"s0\"}") == 0);
 	REQUIRE_INT(daemon_log(d, "warn retention: dead events deleted", "rows=12", "dead-9",
 			    "more=yes", NULL),
 		==, 1);
@@ -289,6 +290,7 @@ START_TEST(without_the_privilege_the_command_fails_and_the_relay_goes_on)
 	daemon_start(d);
 	daemon_wait_ready(d, true);
 	WAIT_FOR(5000, daemon_log(d, "warn upkeep: rows not removed", NULL) == 1);
+	REQUIRE(daemon_metric(d, "outboxd_retention_failing{source=\"s0\"}") == 1);
 	add(&r, "new", "status='PENDING'");
 	rig_wait_sent(&r, 0, 5000);
 	daemon_stop(d);
