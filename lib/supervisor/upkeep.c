@@ -93,6 +93,7 @@ static int try_once(struct item *it, int (*work)(struct item *it, void *arg, str
 	}
 	if (!it->known && read_table(it, e) < 0)
 		return -1;
+	it->began_us = clock_mono_us();
 	return work(it, arg, e);
 }
 
@@ -194,7 +195,7 @@ static void count_pass(struct upkeep *u, struct item *it)
 {
 	struct table_sample sample;
 	struct err e = { 0 };
-	int64_t start_us = clock_mono_us(), took_us;
+	int64_t took_us;
 	bool inbox = it->inbox != NULL;
 
 	if (item_try(u, it, inbox ? inbox_count_rows : count_source, &sample, &e) < 0) {
@@ -205,7 +206,7 @@ static void count_pass(struct upkeep *u, struct item *it)
 		job_failed(u, it, JOB_COUNT, "table not counted, its gauges are absent", &e);
 		return;
 	}
-	took_us = clock_mono_us() - start_us;
+	took_us = clock_mono_us() - it->began_us; /* connecting is none of it */
 	if (inbox) {
 		inbox_set_series(u, it);
 	} else {

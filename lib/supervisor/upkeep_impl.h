@@ -49,6 +49,7 @@ struct item {
 	const struct inbox_conf *inbox;
 	const char *kind; /* "source", "inbox": the label of its series, and in the log */
 	struct session *session;
+	int64_t began_us;    /* its last work, over an open session */
 	struct guard *guard; /* of the thread that is at work on it */
 	struct outbox_table table;
 	struct inbox_table inbox_table;
