@@ -303,11 +303,12 @@ int64_t settle_next(const struct relay *r)
 {
 	const struct event *oldest = list_first(&r->settling, struct event, link);
 	unsigned full = r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS;
+	bool idle = r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] == 0 &&
+		    !r->pacer.rung; /* that claim goes first */
 
 	if (oldest == NULL)
 		return TIME_NEVER;
-	if (r->settling_count >= full || r->stopping ||
-		(r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] == 0))
+	if (r->settling_count >= full || r->stopping || idle)
 		return r->now_us;
 	return oldest->since_us + SETTLE_AGE_US;
 }
