@@ -48,7 +48,7 @@ UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
 TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS)) $(B)/tools/bench
 
-.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos soak valgrind deb deb-check
+.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos e2e soak valgrind deb deb-check
 all: missing $(B)/outboxd
 
 missing:
@@ -115,6 +115,8 @@ bench:
 	@tests/bench/bench
 chaos:
 	@tests/chaos/chaos
+e2e:
+	@tests/chaos/e2e
 soak:
 	@tests/chaos/soak
 valgrind:
@@ -177,6 +179,7 @@ help:
 	@echo 'make lint         formatter, static analysis, layering, man pages, scripts, unit file'
 	@echo 'make bench        performance, measured in one run; its variables are in tests/bench/bench'
 	@echo 'make chaos        real servers, random faults; CHAOS_SECONDS, SEED'
+	@echo 'make e2e          a million events from commit to effect while everything is killed; E2E_EVENTS, SEED'
 	@echo 'make soak         one daemon, a long mild load: is what it takes flat? SOAK_SECONDS'
 	@echo 'make valgrind     the daemon under memcheck, for a minute'
 	@echo 'make unit sim integration   parts of check; integration wants: eval "$$(tests/servers env)"'

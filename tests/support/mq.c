@@ -173,6 +173,20 @@ void mq_declare_queue_limited(struct mq *mq, const char *name, unsigned most)
 	must(mq, "queue.declare", name);
 }
 
+void mq_declare_queue_single(struct mq *mq, const char *name)
+{
+	amqp_table_entry_t entries[] = {
+		{ .key = bytes("x-expires"),
+			.value = { .kind = AMQP_FIELD_KIND_I32, .value.i32 = 3600000 } },
+		{ .key = bytes("x-single-active-consumer"),
+			.value = { .kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1 } },
+	};
+	amqp_table_t arguments = { ARRAY_LEN(entries), entries };
+
+	amqp_queue_declare(mq->c, mq->channel, bytes(name), 0, 1, 0, 0, arguments);
+	must(mq, "queue.declare", name);
+}
+
 void mq_delete_queue(struct mq *mq, const char *name)
 {
 	amqp_queue_delete(mq->c, mq->channel, bytes(name), 0, 0);

@@ -21,6 +21,8 @@ void mq_delete_exchange(struct mq *mq, const char *name);
 void mq_declare_queue(struct mq *mq, const char *name);
 /* It takes no more than `most` messages: what is beyond is nacked. */
 void mq_declare_queue_limited(struct mq *mq, const char *name, unsigned most);
+/* It has one consumer at a time. */
+void mq_declare_queue_single(struct mq *mq, const char *name);
 void mq_delete_queue(struct mq *mq, const char *name);
 void mq_bind(struct mq *mq, const char *queue, const char *exchange, const char *key);
 void mq_unbind(struct mq *mq, const char *queue, const char *exchange, const char *key);
