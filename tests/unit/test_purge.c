@@ -95,6 +95,33 @@ START_TEST(a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only)
 }
 END_TEST
 
+/* As it does when a relay claims every 700 ms what a busy producer writes. */
+START_TEST(a_backlog_that_rises_and_falls_with_each_claim_is_none_that_grows)
+{
+	struct purge_pace p = pace_of();
+	unsigned slow = 0;
+
+	for (unsigned i = 0; i < 1000; i++)
+		slow += batch(&p, 0, 1200 * US_PER_MS + now_us % (700 * US_PER_MS)) > T && i > 100;
+	ck_assert_uint_eq(slow, 0);
+	/* one that grows does, from where it was at most */
+	(void)batch(&p, 0, 2 * US_PER_SEC);
+	ck_assert_int_eq(batch(&p, 0, 2100 * US_PER_MS), 4 * T);
+	ck_assert_int_eq(batch(&p, 0, 2200 * US_PER_MS), 8 * T);
+}
+END_TEST
+
+START_TEST(what_it_was_long_ago_is_forgotten)
+{
+	struct purge_pace p = pace_of();
+
+	for (unsigned i = 0; i < 1000; i++)
+		(void)batch(&p, 0, i < 10 ? 60 * US_PER_SEC : 2 * US_PER_SEC);
+	ck_assert_int_eq(batch(&p, 0, 3 * US_PER_SEC), 2 * T);
+	ck_assert_int_eq(batch(&p, 0, 4 * US_PER_SEC), 4 * T);
+}
+END_TEST
+
 START_TEST(a_rate_is_kept_and_its_batches_are_small)
 {
 	struct purge_pace p = pace_of();
@@ -276,7 +303,8 @@ END_TEST
 UNIT_MAIN("purge", a_purge_begins_gently_and_never_takes_more_than_half_of_the_time,
 	it_holds_back_while_events_wait_longer_and_longer_and_comes_back,
 	a_backlog_that_grows_for_ever_holds_a_pass_back_for_two_minutes_only,
-	a_rate_is_kept_and_its_batches_are_small,
+	a_backlog_that_rises_and_falls_with_each_claim_is_none_that_grows,
+	what_it_was_long_ago_is_forgotten, a_rate_is_kept_and_its_batches_are_small,
 	reading_goes_along_the_claim_index_from_where_it_ended,
 	removal_touches_the_rows_named_and_judges_them_again,
 	what_is_deleted_as_it_is_sent_is_fenced_like_everything_else,
