@@ -68,6 +68,7 @@ struct item {
 	uint64_t pass_gone, pass_dead;
 	int64_t pass_us; /* when it began; 0: none is under way */
 	int64_t vain_us; /* its time spent on rounds that found nothing */
+	bool pass_cut;   /* the last one ended because another process went on */
 	struct buf dead; /* the first event ids of those deleted last */
 	unsigned dead_shown;
 

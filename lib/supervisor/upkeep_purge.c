@@ -6,6 +6,8 @@
 /* After a pass that spent t on rounds in vain the next one comes no sooner than this many t. */
 #define VAIN_SHARE 20
 #define INBOX_INTERVAL_US (60 * US_PER_SEC)
+/* Processes take turns, a round each: within this time a turn goes on at the pace of the last. */
+#define GOES_ON_US (60 * US_PER_SEC)
 #define DEAD_SHOWN 10
 
 static void on_gone(void *arg, struct slice event_id)
@@ -124,7 +126,8 @@ void purge_pass(struct upkeep *u, struct item *it)
 		it->pass_us = start_us;
 		it->pass_gone = it->pass_dead = 0;
 		it->vain_us = 0;
-		purge_pace_begin(&it->pace);
+		if (!it->pass_cut || start_us - it->pace.at_us > GOES_ON_US)
+			purge_pace_begin(&it->pace);
 	}
 	if (item_try(u, it, step, &done, &e) < 0) {
 		buf_reset(&it->dead);
@@ -144,6 +147,7 @@ void purge_pass(struct upkeep *u, struct item *it)
 	it->pass_dead += done.dead;
 	tell_of_dead(it, &done);
 	if (done.end) {
+		it->pass_cut = done.elsewhere;
 		end_pass(it, now_us);
 		return;
 	}
