@@ -109,7 +109,7 @@ static void start_producer(void)
 
 	snprintf(count, sizeof(count), "%" PRIu64, events);
 	snprintf(aggregates, sizeof(aggregates), "%d", AGGREGATES);
-	snprintf(rate, sizeof(rate), "%" PRIu64, events < FEW ? events / 15 : 0);
+	snprintf(rate, sizeof(rate), "%" PRIu64, events < FEW ? events / 10 : 0);
 	snprintf(backlog, sizeof(backlog), "%d", BACKLOG);
 	snprintf(dice, sizeof(dice), "%" PRIu64, rng_next(&rng) >> 1);
 	start_tool(&producer, args);
@@ -265,23 +265,30 @@ static bool inject(enum fault f)
 	return true;
 }
 
-/* Each kind once at first, then by weight. */
+static unsigned weight(int f)
+{
+	bool server = f == KILL_DATABASE || f == KILL_BROKER;
+
+	return server && events < FEW ? 0 : faults[f].weight;
+}
+
+/* Each kind once at first, then by weight; with few events no server a second time. */
 static enum fault draw(unsigned turn)
 {
-	static const enum fault first[] = { KILL_RELAY, KILL_CONSUMER, REPLAY, KILL_DATABASE,
-		KILL_PRODUCER, REPLAY, KILL_BROKER, KILL_CONSUMER };
+	static const enum fault first[] = { KILL_RELAY, KILL_CONSUMER, KILL_PRODUCER, REPLAY,
+		KILL_DATABASE, REPLAY, KILL_BROKER, REPLAY };
 	unsigned total = 0;
 	uint64_t at;
 
 	if (turn < ARRAY_LEN(first))
 		return first[turn];
 	for (int f = 0; f < FAULTS; f++)
-		total += faults[f].weight;
+		total += weight(f);
 	at = rng_below(&rng, total);
 	for (int f = 0; f < FAULTS; f++) {
-		if (at < faults[f].weight)
+		if (at < weight(f))
 			return (enum fault)f;
-		at -= faults[f].weight;
+		at -= weight(f);
 	}
 	return KILL_RELAY;
 }
