@@ -523,6 +523,8 @@ static void claim(struct relay *r, const struct store_look *look)
 
 	if (r->broken.open && limit > probe_size(r))
 		spec.total = limit = probe_size(r);
+	if (r->suspects && limit > SUSPECT_CLAIM)
+		spec.total = limit = SUSPECT_CLAIM;
 	if (limit == 0)
 		return;
 	if (r->solo && start_us - r->suspects_since_us >= SUSPECT_SPELL_US) {
@@ -563,6 +565,10 @@ static void claim(struct relay *r, const struct store_look *look)
 		scan_took(&r->scan, r->now_us, r->now_us - start_us);
 	got = admit_staged(r, start_us + r->source->lease_us);
 	pacer_claimed(&r->pacer, r->now_us, got, limit);
+	if (got == 0 && r->now_us < r->suspects_rest_us) { /* nobody needs that turn */
+		r->suspects_rest_us = r->next_expired_us = r->now_us;
+		pacer_poke(&r->pacer, r->now_us);
+	}
 	if (got > 0)
 		log_debug("relay", "claimed", F_STR("source", r->source->name), F_UINT("rows", got),
 			F_US("took", r->now_us - start_us));

@@ -58,6 +58,8 @@
 
 /* Taken over so often in a row, a row is claimed alone. */
 #define SUSPECT_TAKEOVERS 2
+/* One is taken of so many that are read and locked: there may be others among them. */
+#define SUSPECT_CLAIM 8
 /* After so long of that the others have their turn, for as long. */
 #define SUSPECT_SPELL_US (1 * US_PER_SEC)
 

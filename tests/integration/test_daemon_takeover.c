@@ -271,10 +271,58 @@ START_TEST(rows_of_relays_that_are_gone_are_taken_over_once_however_they_were_le
 }
 END_TEST
 
+static int64_t rows_examined_by_claims(struct rig *r)
+{
+	return db_int(r->db,
+		"SELECT SUM(SUM_ROWS_EXAMINED) FROM "
+		"performance_schema.events_statements_summary_by_digest WHERE SCHEMA_NAME='%s' AND "
+		"DIGEST_TEXT LIKE '%%SKIP LOCKED%%'",
+		r->schema[0].name);
+}
+
+/* Two deaths with a full window leave as many rows that go alone. Others have their turns
+ * meanwhile, and no more than a few rows are read and locked for each. */
+START_TEST(rows_taken_over_twice_go_alone_and_still_soon)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("alone");
+	struct production p = { .first = 1, .count = 1500, .aggregates = 100 };
+	struct allowance exactly = { .missing = 0 };
+	int64_t began_us, examined;
+
+	if (env_get()->mariadb)
+		return; /* does not count that */
+	rig_open(&r, 1);
+	db_produce(r.db, &r.schema[0], &p);
+	db_exec(r.db,
+		"UPDATE %s.outbox_event SET status='PROCESSING',locked_by='gone/1/0',"
+		"locked_until=NOW(6)-INTERVAL 1 HOUR,last_error='LEASE_EXPIRED: taken over 1 time "
+		"in a row, last from gone/0/0' WHERE id<=1000",
+		r.schema[0].name);
+	rig_conf(&r, &c);
+	c.batch = 500;
+	c.window = 2000;
+	daemon_configure(d, &c);
+	began_us = env_now_us();
+	daemon_start(d);
+	WAIT_FOR(120000, daemon_metric(d, "outboxd_events_published_total{source=\"s0\"}") == 1500);
+	daemon_stop(d);
+	examined = rows_examined_by_claims(&r);
+	printf("1,000 rows alone in %.1f s, %.0f rows examined for each\n",
+		(double)(env_now_us() - began_us) / US_PER_SEC, (double)examined / 1000);
+	REQUIRE_INT(examined, <, 30 * 1000);
+	rig_judge(&r, 0, &exactly, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 RIG_MAIN("daemon: takeover", 240,
 	killed_in_the_middle_of_a_batch_it_loses_nothing_and_repeats_at_most_its_window,
 	killed_in_the_middle_of_a_batch_an_ordered_source_keeps_its_order,
 	term_under_load_leaves_nothing_in_processing_and_repeats_nothing,
 	term_under_load_of_an_ordered_source_leaves_nothing_in_processing,
 	a_second_term_ends_it_at_once, orderly_restarts_cost_no_attempt,
-	rows_of_relays_that_are_gone_are_taken_over_once_however_they_were_left)
+	rows_of_relays_that_are_gone_are_taken_over_once_however_they_were_left,
+	rows_taken_over_twice_go_alone_and_still_soon)
