@@ -368,7 +368,8 @@ static struct item *pick(struct upkeep *u, int64_t now_us, enum job_kind *kind, 
 	return *due_us <= now_us ? best : NULL;
 }
 
-/* One of those that wait keeps an eye on the time. */
+/* Those that wait sleep until they are told, but for one that keeps an eye on the time: the one
+ * that knows of the earliest job. */
 static void wait_until(struct upkeep *u, int64_t due_us)
 {
 	const struct timespec until = {
@@ -376,13 +377,13 @@ static void wait_until(struct upkeep *u, int64_t due_us)
 		.tv_nsec = (long)(due_us % US_PER_SEC) * 1000,
 	};
 
-	if (u->watched) {
+	if (u->watch_us <= due_us) {
 		pthread_cond_wait(&u->changed, &u->lock);
 		return;
 	}
-	u->watched = true;
+	u->watch_us = due_us;
 	pthread_cond_timedwait(&u->changed, &u->lock, &until);
-	u->watched = false;
+	u->watch_us = TIME_NEVER;
 }
 
 /* Waits for work: a configuration to take over (returned), while nobody else does anything, or a
@@ -411,8 +412,8 @@ static struct parcel *next_work(struct upkeep *u, struct item **out, enum job_ki
 		}
 		wait_until(u, due_us);
 	}
-	if (!u->watched)
-		pthread_cond_broadcast(&u->changed);
+	if (u->watch_us == TIME_NEVER)
+		pthread_cond_signal(&u->changed); /* somebody else's eye, meanwhile */
 	pthread_mutex_unlock(&u->lock);
 	return p;
 }
@@ -426,7 +427,8 @@ static void work_done(struct upkeep *u, struct item *it)
 	} else {
 		u->taking = false;
 	}
-	pthread_cond_broadcast(&u->changed);
+	if (it == NULL || u->wanted != NULL)
+		pthread_cond_broadcast(&u->changed);
 	pthread_mutex_unlock(&u->lock);
 }
 
@@ -514,6 +516,7 @@ int upkeep_start(struct upkeep **out, struct metrics *metrics, struct err *e)
 	if (u == NULL)
 		return err_set(e, ERR_NOMEM, errno, "upkeep");
 	u->metrics = metrics;
+	u->watch_us = TIME_NEVER;
 	pthread_mutex_init(&u->lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

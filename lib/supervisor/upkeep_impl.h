@@ -105,7 +105,7 @@ struct upkeep {
 	unsigned working; /* threads that have not ended */
 	unsigned busy;    /* items that are being worked on */
 	bool taking;      /* a configuration is being taken over */
-	bool watched;     /* a thread waits until something falls due */
+	int64_t watch_us; /* until when a thread waits for what falls due; TIME_NEVER: none does */
 	struct parcel *wanted, *current, *released;
 	struct item *items; /* changed while no item is busy */
 	size_t count;
