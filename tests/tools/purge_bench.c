@@ -3,13 +3,14 @@
  * machine does falls on both: how long events take from created_at to sent_at, by the database's
  * clock, in either time.
  *
- *	purge_bench [ROWS [EVENTS_PER_SECOND [SECONDS]]]	(1000000 1000 30)
+ *	purge_bench [ROWS [EVENTS_PER_SECOND [SECONDS [TURNS]]]]	(1000000 1000 30)
  *
- * SECONDS are those of a turn; it ends when all rows are gone.
+ * SECONDS are those of a turn; it ends when all rows are gone, or after so many turns of each kind.
  *
  * Needs the servers of `tests/servers env`. */
 #include "support/rig.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +22,13 @@ static void fill(struct rig *r, uint64_t rows)
 	struct production p = { .first = 1, .count = 1000, .aggregates = 1000 };
 
 	db_produce(r->db, &r->schema[0], &p);
+	db_exec(r->db, "SET sql_log_bin=0");
 	db_exec(r->db,
 		"UPDATE %s.outbox_event SET event_id=CONCAT('old-',id),status='SENT',"
 		"created_at=NOW(6)-INTERVAL 9 DAY,sent_at=NOW(6)-INTERVAL 8 DAY",
 		s);
-	for (uint64_t have = 1000; have < rows;
-		have = (uint64_t)db_int(r->db, "SELECT COUNT(*) FROM %s.outbox_event", s)) {
-		uint64_t more = rows - have < have ? rows - have : have;
-
+	for (uint64_t have = 1000, more; have < rows; have += more) {
+		more = rows - have < have ? rows - have : have;
 		more = more < 20000 ? more : 20000;
 		db_exec(r->db,
 			"INSERT INTO %s.outbox_event (event_id,aggregate_type,aggregate_id,"
@@ -40,6 +40,7 @@ static void fill(struct rig *r, uint64_t rows)
 			s, (unsigned long long)have, s, (unsigned long long)have,
 			(unsigned long long)more);
 	}
+	db_exec(r->db, "SET sql_log_bin=1");
 }
 
 #define WINDOWS_MAX (1 << 16)
@@ -108,6 +109,7 @@ int main(int argc, char **argv)
 	uint64_t rows = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
 	unsigned rate = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 1000;
 	unsigned seconds = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 30;
+	unsigned turns = argc > 4 ? (unsigned)strtoul(argv[4], NULL, 10) : UINT_MAX;
 	static struct windows idle, purging;
 	struct production p = { .first = 10000000,
 		.count = 100000000,
@@ -135,7 +137,7 @@ int main(int argc, char **argv)
 	daemon_wait_ready(d, true);
 	producer = producer_start(&r.schema[0], &p);
 	env_sleep_ms(3000);
-	while (purged(d) < (double)rows) {
+	for (; turns > 0 && purged(d) < (double)rows; turns--) {
 		(void)turn(&r, d, &c, "    retention: { sent: never }\n", 1e18, seconds, &idle);
 		took += turn(&r, d, &c, "    retention: { sent: 7d, interval: 1s }\n", (double)rows,
 			seconds, &purging);
@@ -144,8 +146,8 @@ int main(int argc, char **argv)
 	rig_wait_sent(&r, 0, 60000);
 	show(&r, "idle:", &idle);
 	show(&r, "purging:", &purging);
-	printf("%llu rows purged in %.0f s, %.0f a second, beside %u events a second\n",
-		(unsigned long long)rows, took, (double)rows / took, rate);
+	printf("%.0f of %llu rows purged in %.0f s, %.0f a second, beside %u events a second\n",
+		purged(d), (unsigned long long)rows, took, purged(d) / took, rate);
 	daemon_stop(d);
 	daemon_free(d);
 	rig_close(&r);
