@@ -158,6 +158,12 @@ struct relay {
 	struct buf text;
 };
 
+/* Sent, and their outcome still open, on both channels. */
+static inline unsigned relay_in_flight(const struct relay *r)
+{
+	return r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE];
+}
+
 int64_t relay_clock(struct relay *r); /* reads the clock into r->now_us */
 
 /* relay.c */

@@ -177,17 +177,12 @@ static bool send_one(struct relay *r, struct event *ev, bool in_quarantine)
 	}
 }
 
-static unsigned out_count(const struct relay *r)
-{
-	return r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE];
-}
-
 /* While the exchange is missing one message at a time goes out, when the circuit allows. */
 static void probe_exchange(struct relay *r)
 {
 	struct event *ev = list_first(&r->quarantine, struct event, link);
 
-	if (out_count(r) > 0 || !circuit_may_try(&r->broken, r->now_us))
+	if (relay_in_flight(r) > 0 || !circuit_may_try(&r->broken, r->now_us))
 		return;
 	if (ev == NULL)
 		ev = list_first(&r->ready, struct event, link);
@@ -199,7 +194,7 @@ static void probe_exchange(struct relay *r)
 
 static bool window_full(const struct relay *r)
 {
-	return out_count(r) >= r->source->max_in_flight;
+	return relay_in_flight(r) >= r->source->max_in_flight;
 }
 
 /* Those that wait to be alone come before the fast ones, which would leave no room for them; but
@@ -289,7 +284,8 @@ static void all_returned(struct relay *r, const char *why)
 	if (!r->broken.open || !r->broken_returns) {
 		r->probe_rows = 1;
 		relay_route_failed(r, true, why);
-	} else if (circuit_may_try(&r->broken, r->now_us) && out_count(r) + r->ready_count == 0) {
+	} else if (circuit_may_try(&r->broken, r->now_us) &&
+		   relay_in_flight(r) + r->ready_count == 0) {
 		r->probe_rows *= ROUTE_PROBE_GROWTH;
 		if (r->probe_rows > r->source->batch)
 			r->probe_rows = r->source->batch;

@@ -75,8 +75,7 @@ void relay_mq_down(struct relay *r, const char *what, struct err *e)
 		log_warn("relay", "broker away", F_STR("source", r->source->name),
 			F_STR("broker", r->source->broker->name),
 			F_STR("kind", err_kind_name(e->kind)), F_INT("code", e->code), F_ERR(e),
-			F_UINT("unconfirmed",
-				r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE]),
+			F_UINT("unconfirmed", relay_in_flight(r)),
 			F_UINT("suppressed", suppressed));
 	circuit_fail(&r->mq, r->now_us, e->kind == ERR_CONFIG, &r->rng);
 	r->publisher->ops->close(r->publisher);
@@ -250,8 +249,7 @@ int64_t relay_turn(struct relay *r)
 	more |= db_turn(r);
 	serve_publisher(r);
 	more |= publish_some(r);
-	metric_set(r->metrics->in_flight,
-		r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE]);
+	metric_set(r->metrics->in_flight, relay_in_flight(r));
 	relay_clock(r);
 	return more ? r->now_us : next_turn(r);
 }
@@ -396,7 +394,7 @@ void relay_view(const struct relay *r, struct relay_view *out)
 		.leads = r->ordered ? r->leads && !r->loading : true,
 		.route_open = r->broken.open,
 		.stopped = relay_stopped(r),
-		.in_flight = r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE],
+		.in_flight = relay_in_flight(r),
 		.window = r->pool.used,
 		.published = r->published_total,
 		.failed = r->failed_total,

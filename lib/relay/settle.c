@@ -303,8 +303,7 @@ int64_t settle_next(const struct relay *r)
 {
 	const struct event *oldest = list_first(&r->settling, struct event, link);
 	unsigned full = r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS;
-	bool idle = r->out_count[CHANNEL_FAST] + r->out_count[CHANNEL_QUARANTINE] == 0 &&
-		    !claim_at_once(r); /* which goes first */
+	bool idle = relay_in_flight(r) == 0 && !claim_at_once(r); /* which goes first */
 
 	if (oldest == NULL)
 		return TIME_NEVER;
