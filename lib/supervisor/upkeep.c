@@ -82,8 +82,7 @@ static int try_once(struct item *it, int (*work)(struct item *it, void *arg, str
 		.wait_timeout_s = 600, .examine = true, .program = "outboxd upkeep"
 	};
 
-	if (it->session == NULL &&
-		session_new(&it->session, it->database, &options, it->guard, e) < 0)
+	if (it->session == NULL && session_new(&it->session, it->database, &options, NULL, e) < 0)
 		return -1;
 	session_set_guard(it->session, it->guard);
 	if (!session_is_open(it->session)) {
