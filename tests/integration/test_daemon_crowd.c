@@ -70,6 +70,14 @@ static void suspect(struct rig *r)
 	rig_suspect(r, 0);
 }
 
+/* Of one that was stopped, or cut off: another takes over what it holds. */
+static void outlive_the_lease(struct rig *r)
+{
+	suspect(r);
+	env_sleep_ms(4500);
+	suspect(r);
+}
+
 static void trouble(struct rig *r, struct process *list, unsigned round)
 {
 	struct process *p = &list[leader(list)];
@@ -83,16 +91,12 @@ static void trouble(struct rig *r, struct process *list, unsigned round)
 		break;
 	case 1:
 		daemon_signal(p->daemon, SIGSTOP);
-		suspect(r);
-		env_sleep_ms(4500);
-		suspect(r);
+		outlive_the_lease(r);
 		daemon_signal(p->daemon, SIGCONT);
 		break;
 	default:
 		proxy_black_hole(p->database, true);
-		suspect(r);
-		env_sleep_ms(4500);
-		suspect(r);
+		outlive_the_lease(r);
 		proxy_black_hole(p->database, false);
 		break;
 	}
