@@ -262,12 +262,13 @@ static const struct store_ops ops = {
 };
 
 /* Half the lease: a leader that vanished without a word has lost the lock before its leases run
- * out. An operation must fit in between two statements. */
+ * out. An idle one says something every poll_interval, and an operation must fit in between. */
 static unsigned lock_wait_timeout_s(const struct source_conf *conf)
 {
-	int64_t s = conf->lease_us / 2 / US_PER_SEC;
+	int64_t half_s = conf->lease_us / 2 / US_PER_SEC;
+	int64_t poll_s = (conf->poll_interval_us + US_PER_SEC - 1) / US_PER_SEC + 2;
 
-	return s < 3 ? 3 : (unsigned)s;
+	return (unsigned)(half_s > poll_s ? half_s : poll_s);
 }
 
 int mysql_store_new(struct store **out, const struct source_conf *conf, const char *owner,

@@ -1057,6 +1057,28 @@ START_TEST(hostile_server_defaults_change_nothing)
 }
 END_TEST
 
+START_TEST(an_idle_leader_keeps_its_session_from_one_poll_to_the_next_however_short_its_lease)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct source_conf conf = ordered;
+	struct err e = { 0 };
+	struct store_look l;
+
+	free_store(s);
+	conf.lease_us = 4 * US_PER_SEC;
+	conf.poll_interval_us = 4 * US_PER_SEC;
+	s = store_as(&conf, "me/1/0");
+	for (int i = 0; i < 2; i++) {
+		ck_assert_msg(s->ops->look(s, false, &l, &e) == 0, "%s", e.text);
+		ck_assert(l.leads);
+		usleep(conf.poll_interval_us);
+	}
+	ck_assert_msg(s->ops->look(s, false, &l, &e) == 0, "%s", e.text);
+	ck_assert(l.leads);
+	free_store(s);
+}
+END_TEST
+
 START_TEST(time_zones_make_no_difference)
 {
 	static const char *const zones[] = { "+05:30", "-08:00", "SYSTEM", "+13:00", "+00:00" };
@@ -2514,6 +2536,7 @@ int main(void)
 		columns_that_move_by_themselves_are_held_still,
 		payloads_arrive_byte_for_byte,
 		hostile_server_defaults_change_nothing,
+		an_idle_leader_keeps_its_session_from_one_poll_to_the_next_however_short_its_lease,
 		time_zones_make_no_difference,
 		odd_dates_and_nulls_do_no_harm,
 		signed_unsigned_and_small_ids_work,

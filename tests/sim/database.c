@@ -34,7 +34,9 @@ static struct fake_store *self(struct store *s)
 /* wait_timeout: the server ends a session that says nothing for so long. */
 static int64_t session_timeout(const struct world *w)
 {
-	return w->p.lease_us / 2;
+	int64_t poll_us = w->p.poll_us + 2 * SEC;
+
+	return poll_us > w->p.lease_us / 2 ? poll_us : w->p.lease_us / 2;
 }
 
 static void session_end(struct world *w, struct session *s)
