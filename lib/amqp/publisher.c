@@ -18,7 +18,8 @@
 #define WIRE(ch) ((uint16_t)((ch) + 1))
 #define WIRE_CHECK ((uint16_t)(CHANNELS + 1))
 
-enum channel_state { SHUT, OPENING, OPEN };
+/* Of an abandoned channel only the broker still thinks that it is open. */
+enum channel_state { SHUT, OPENING, OPEN, ABANDONED };
 
 struct amqp_channel {
 	enum channel_state state;
@@ -350,6 +351,15 @@ static int op_pump(struct publisher *base, struct err *e)
 	return 0;
 }
 
+static void op_abandon(struct publisher *base, enum channel which)
+{
+	struct amqp_channel *ch = &self(base)->channels[which];
+
+	if (ch->state == OPEN)
+		ch->state = ABANDONED;
+	forget(ch);
+}
+
 static int op_reopen(struct publisher *base, enum channel which, struct err *e)
 {
 	struct amqp_publisher *p = self(base);
@@ -358,7 +368,7 @@ static int op_reopen(struct publisher *base, enum channel which, struct err *e)
 
 	if (p->dead || !connection_is_open(&p->connection))
 		return not_connected(e);
-	if (ch->state == OPEN) {
+	if (ch->state == OPEN || ch->state == ABANDONED) {
 		ch->state = SHUT;
 		forget(ch);
 		if (close_channel(p, WIRE(which), deadline, e) < 0)
@@ -409,6 +419,7 @@ static const struct publisher_ops ops = {
 	.close = op_close,
 	.send = op_send,
 	.pump = op_pump,
+	.abandon = op_abandon,
 	.reopen = op_reopen,
 	.max_header_bytes = op_max_header_bytes,
 	.fd = op_fd,

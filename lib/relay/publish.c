@@ -446,6 +446,13 @@ int64_t publish_next_deadline(const struct relay *r)
 	return next;
 }
 
+/* A confirm that comes after all must not find the event: it goes another way by then. */
+static void abandon(struct relay *r, enum channel ch)
+{
+	r->channel_open[ch] = false;
+	r->publisher->ops->abandon(r->publisher, ch);
+}
+
 /* Whose confirm did not come in time has an unknown outcome. The channel starts anew, and all that
  * was open on it goes again, one at a time. A row that alone gets no confirm, while others did, is
  * charged; where nobody got any, the broker is what does not work. */
@@ -463,7 +470,7 @@ void publish_deadlines(struct relay *r)
 
 		list_del(&alone->link);
 		r->out_count[CHANNEL_QUARANTINE]--;
-		r->channel_open[CHANNEL_QUARANTINE] = false;
+		abandon(r, CHANNEL_QUARANTINE);
 		if (alone->lost) {
 			verdict_lost(r, alone);
 		} else if (others) {
@@ -492,7 +499,7 @@ void publish_deadlines(struct relay *r)
 		log_warn("relay", "confirms overdue: channel starts anew",
 			F_STR("source", r->source->name),
 			F_UINT("unconfirmed", r->out_count[CHANNEL_FAST]));
-		r->channel_open[CHANNEL_FAST] = false;
+		abandon(r, CHANNEL_FAST);
 		list_each (pos, &r->in_flight[CHANNEL_FAST]) {
 			struct event *ev = container_of(pos, struct event, link);
 

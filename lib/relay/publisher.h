@@ -51,6 +51,10 @@ struct publisher_ops {
 	/* Writes what waits, reads all that has arrived, reports it. -1: the connection is finished
 	 * (ERR_LINK). */
 	int (*pump)(struct publisher *p, struct err *e);
+	/* From now on nothing is heard of what is open on the channel, whatever the broker still
+	 * says about it: the caller may use those cookies for something else. The channel cannot be
+	 * used until reopen(). Never blocks. */
+	void (*abandon)(struct publisher *p, enum channel ch);
 	/* Closes the channel if it is open, opens it again in confirm mode; what was open on it is
 	 * forgotten without an event. */
 	int (*reopen)(struct publisher *p, enum channel ch, struct err *e);

@@ -510,6 +510,38 @@ START_TEST(acks_that_arrive_while_their_channel_is_reopened_are_not_reported)
 }
 END_TEST
 
+START_TEST(nothing_is_heard_of_an_abandoned_channel_while_the_other_one_is_reopened)
+{
+	struct fake_broker *f = fake_broker_start(NULL);
+	struct bench *b = bench_fake(f);
+	struct fake_stats s;
+
+	connected(b);
+	for (int i = 0; i < 50; i++) {
+		ck_assert_int_eq(send_one(b, CHANNEL_QUARANTINE, "events", "hold"), 0);
+		b->p->ops->abandon(b->p, CHANNEL_QUARANTINE);
+		ck_assert_int_eq(send_one(b, CHANNEL_QUARANTINE, "events", "order"), -1);
+		ck_assert_int_eq(b->e.kind, ERR_AGAIN);
+		if (i % 2 == 0)
+			fake_broker_close_channel(f, 2, 404, "NOT_FOUND - whatever");
+		else
+			fake_broker_confirm(f, 2, 1, false, true);
+		ck_assert_int_eq(b->p->ops->reopen(b->p, CHANNEL_FAST, &b->e), 0);
+		ck_assert_uint_eq(b->acked, 0);
+		ck_assert_int_eq(b->p->ops->reopen(b->p, CHANNEL_QUARANTINE, &b->e), 0);
+	}
+	ck_assert_uint_eq(b->acked, 0);
+	ck_assert_uint_eq(b->closed[CHANNEL_QUARANTINE], 0);
+	b->open = 0;
+	ck_assert_int_eq(send_one(b, CHANNEL_QUARANTINE, "events", "order"), 0);
+	UNTIL(b, b->acked == 1);
+	fake_broker_stats(f, &s);
+	ck_assert_msg(s.violations == 0, "%s", s.violation);
+	bench_end(b);
+	fake_broker_stop(f);
+}
+END_TEST
+
 START_TEST(our_close_and_the_brokers_may_cross)
 {
 	struct fake_broker *f = fake_broker_start(NULL);
@@ -1800,6 +1832,7 @@ UNIT_MAIN("publisher", twenty_thousand_messages_are_acked_once_each,
 	everything_open_on_a_closed_channel_is_forgotten_and_later_acks_ignored,
 	reopening_an_open_channel_closes_it_first_and_reports_nothing,
 	acks_that_arrive_while_their_channel_is_reopened_are_not_reported,
+	nothing_is_heard_of_an_abandoned_channel_while_the_other_one_is_reopened,
 	our_close_and_the_brokers_may_cross, blocked_and_unblocked_are_reported,
 	a_broker_that_stops_reading_never_blocks_send,
 	a_message_larger_than_every_buffer_goes_when_nothing_else_waits,

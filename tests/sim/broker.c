@@ -630,6 +630,20 @@ static int mq_pump(struct publisher *base, struct err *e)
 	return 0;
 }
 
+static void mq_abandon(struct publisher *base, enum channel channel)
+{
+	struct fake_publisher *p = self(base);
+	struct conn *c = p->conn;
+
+	if (p->in_call)
+		wrong(p->a->w, "abandon() inside a callback");
+	if (c == NULL)
+		return;
+	c->chan[channel].known_closed = true; /* messages under way still reach the broker */
+	c->chan[channel].unconfirmed = 0;
+	forget(c, channel);
+}
+
 static int mq_reopen(struct publisher *base, enum channel channel, struct err *e)
 {
 	struct fake_publisher *p = self(base);
@@ -690,6 +704,7 @@ static const struct publisher_ops ops = {
 	.close = mq_close,
 	.send = mq_send,
 	.pump = mq_pump,
+	.abandon = mq_abandon,
 	.reopen = mq_reopen,
 	.max_header_bytes = mq_max_header_bytes,
 	.fd = mq_fd,
