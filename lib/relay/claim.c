@@ -518,7 +518,7 @@ static void claim(struct relay *r, const struct store_look *look)
 		.lease_us = r->source->lease_us,
 		.since_us = scan_begin(&r->scan, start_us, look != NULL) };
 	struct err e = { 0 };
-	bool unknown = false;
+	bool unknown = false, sought;
 	unsigned got;
 
 	if (r->broken.open && limit > probe_size(r))
@@ -536,6 +536,7 @@ static void claim(struct relay *r, const struct store_look *look)
 	if (r->suspects)
 		for (int c = 0; c < ROW_CLASSES; c++)
 			spec.limit[c] = c == (int)r->suspect_class ? limit : 0;
+	sought = r->suspects;
 	r->staged_count = 0;
 	memset(r->claimed, 0, sizeof(r->claimed));
 	r->skipped_count = 0;
@@ -557,8 +558,9 @@ static void claim(struct relay *r, const struct store_look *look)
 	relay_clock(r);
 	relay_db_worked(r);
 	metric_observe(r->metrics->claim_seconds, (double)(r->now_us - start_us) / US_PER_SEC);
-	/* Leases that expired come together, whole windows of them. */
-	if (r->staged_count == 0 || (r->solo && r->suspect_class != ROW_EXPIRED))
+	/* One met while others were in the window was left for when that is empty. Leases that
+	 * expired come together, whole windows of them. */
+	if ((sought && r->staged_count == 0) || (r->solo && r->suspect_class != ROW_EXPIRED))
 		r->suspects = false;
 	note_classes(r, &spec);
 	if (look == NULL && r->staged_count == limit)
