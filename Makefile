@@ -48,7 +48,7 @@ UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
 TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS)) $(B)/tools/bench
 
-.PHONY: all missing clean help unit sim integration tools tests check demo bench lint format install uninstall chaos e2e soak valgrind deb deb-check
+.PHONY: all missing clean help unit sim fuzz integration tools tests check demo bench lint format install uninstall chaos e2e soak valgrind deb deb-check
 all: missing $(B)/outboxd
 
 missing:
@@ -102,6 +102,9 @@ unit: $(UNIT_BIN)
 
 sim: $(B)/sim
 	@tests/run tests/sim/run
+# From a fresh seed; stops at the first run that fails, and says how to repeat it.
+fuzz: $(B)/sim
+	@$(B)/sim --events $${SIM_EVENTS:-20000000}
 
 integration: tests
 	@tests/run $(INTEGRATION_BIN)
@@ -180,6 +183,7 @@ help:
 	@echo 'make bench        performance, measured in one run; its variables are in tests/bench/bench'
 	@echo 'make chaos        real servers, random faults; CHAOS_SECONDS, SEED'
 	@echo 'make e2e          a million events from commit to effect while everything is killed; E2E_EVENTS, SEED'
+	@echo 'make fuzz         the simulation with fresh seeds, for minutes; SIM_EVENTS'
 	@echo 'make soak         one daemon, a long mild load: is what it takes flat? SOAK_SECONDS'
 	@echo 'make valgrind     the daemon under memcheck, for a minute'
 	@echo 'make unit sim integration   parts of check; integration wants: eval "$$(tests/servers env)"'

@@ -760,14 +760,12 @@ static bool make_ready(struct world *w, struct trow *r)
 	return true;
 }
 
-/* What the commands do: all that wait, up to the end. */
-static void release_all(struct world *w, struct aggregate *a)
+/* What the commands do: all that wait behind it, up to the end. */
+static void release_behind(struct world *w, struct trow *r)
 {
-	struct tnode *sent = tree_last(a->sent);
-	struct tnode *first = sent != NULL ? tree_after(a->unsent, sent) : tree_first(a->unsent);
+	struct aggregate *a = r->aggregate;
 
-	for (struct trow *r = row_of_order(first); r != NULL;
-		r = row_of_order(tree_after(a->unsent, &r->order)))
+	while ((r = row_of_order(tree_after(a->unsent, &r->order))) != NULL)
 		(void)make_ready(w, r);
 }
 
@@ -919,7 +917,7 @@ bool database_requeue(struct world *w, struct trow *r)
 	if (later != NULL && (later->created_us > r->created_us ||
 				     (later->created_us == r->created_us && later->id > r->id)))
 		r->late = true;
-	release_all(w, r->aggregate);
+	release_behind(w, r);
 	return true;
 }
 
@@ -934,7 +932,7 @@ bool database_skip(struct world *w, struct trow *r)
 	r->skipped = true;
 	snprintf(r->error, sizeof(r->error), "SKIPPED: by the operator");
 	table_link(&w->table, r);
-	release_all(w, r->aggregate);
+	release_behind(w, r);
 	return true;
 }
 
