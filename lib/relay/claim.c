@@ -681,6 +681,9 @@ bool claim_turn(struct relay *r)
 		load_barred(r);
 		return true;
 	}
+	/* Seen when the window was full. */
+	if (r->may_exist[ROW_EXPIRED] && r->now_us >= r->suspects_rest_us && claim_allowed(r))
+		r->next_expired_us = r->now_us;
 	/* Under load one claim follows the other; but the look for expired leases, and for who
 	 * leads, comes round. */
 	if (claim_at_once(r) && (r->suspects || r->now_us < r->next_expired_us)) {
