@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -131,6 +132,11 @@ static int socket_of(MYSQL *db)
 #else
 	return (int)mysql_get_socket(db);
 #endif
+}
+
+int session_fd(const struct session *c)
+{
+	return c->db != NULL ? socket_of(c->db) : -1;
 }
 
 static void watch(struct session *c, int fd)
@@ -257,30 +263,69 @@ static int read_answers(struct session *c, struct reply *r, bool *stopped, struc
 	}
 }
 
-int session_run(struct session *c, struct slice text, struct reply *r, struct err *e)
+static int in_time(struct session *c, struct err *e)
+{
+	if (c->db == NULL)
+		return err_set(e, ERR_LINK, 0, "not connected");
+	if (clock_mono_us() < c->deadline_us)
+		return 0;
+	drop(c);
+	return err_set(e, ERR_LINK, 0, "no time left within query_timeout");
+}
+
+/* The second half of a call that is being watched; `rc` is what the library said to the first. */
+static int finish(struct session *c, int rc, struct reply *r, struct err *e)
 {
 	struct reply nothing = { 0 };
 	bool stopped = false, cut;
-	int rc;
 
-	if (c->db == NULL)
-		return err_set(e, ERR_LINK, 0, "not connected");
-	if (clock_mono_us() >= c->deadline_us) {
-		drop(c);
-		return err_set(e, ERR_LINK, 0, "no time left within query_timeout");
-	}
 	if (r == NULL)
 		r = &nothing;
 	r->matched = 0;
 	r->statements = 0;
-	watch(c, socket_of(c->db));
-	rc = mysql_real_query(c->db, text.ptr, (unsigned long)text.len);
 	if (rc == 0)
 		rc = read_answers(c, r, &stopped, e);
 	cut = unwatch(c);
 	if (rc != 0 || cut)
 		return fail(c, cut, e);
 	return stopped ? -1 : 0;
+}
+
+int session_run(struct session *c, struct slice text, struct reply *r, struct err *e)
+{
+	if (in_time(c, e) < 0)
+		return -1;
+	watch(c, socket_of(c->db));
+	return finish(c, mysql_real_query(c->db, text.ptr, (unsigned long)text.len), r, e);
+}
+
+int session_send(struct session *c, struct slice text, struct err *e)
+{
+	bool cut;
+	int rc;
+
+	if (in_time(c, e) < 0)
+		return -1;
+	watch(c, socket_of(c->db));
+	rc = mysql_send_query(c->db, text.ptr, (unsigned long)text.len);
+	cut = unwatch(c);
+	return rc != 0 || cut ? fail(c, cut, e) : 0;
+}
+
+int session_answer(struct session *c, struct reply *r, struct err *e)
+{
+	struct pollfd p = { .fd = session_fd(c), .events = POLLIN };
+
+	if (c->db != NULL && poll(&p, 1, 0) == 0) {
+		if (clock_mono_us() < c->deadline_us)
+			return 1;
+		drop(c);
+		return err_set(e, ERR_LINK, 0, "no answer within query_timeout");
+	}
+	if (in_time(c, e) < 0)
+		return -1;
+	watch(c, p.fd);
+	return finish(c, mysql_read_query_result(c->db), r, e);
 }
 
 int session_run_text(struct session *c, const char *text, struct err *e)

@@ -95,6 +95,15 @@ struct reply {
 int session_run(struct session *c, struct slice text, struct reply *r, struct err *e);
 int session_run_text(struct session *c, const char *text, struct err *e);
 
+/* The same in two halves, for one statement: what it takes the server meanwhile is the caller's
+ * time. Nothing else may be done with the session in between but closing it. */
+int session_send(struct session *c, struct slice text, struct err *e);
+/* 1: not answered yet. 0: as session_run(). -1: likewise, also when query_timeout has passed since
+ * session_begin(). Waits for the rest of an answer that has begun to come. */
+int session_answer(struct session *c, struct reply *r, struct err *e);
+/* Readable when there is something to answer; -1: not connected. */
+int session_fd(const struct session *c);
+
 /* On -1 *unknown tells whether the transaction may have been committed; if not, it was rolled back.
  * Every other failure inside a transaction is followed by session_rollback(). */
 int session_commit(struct session *c, bool *unknown, struct err *e);
