@@ -4,6 +4,7 @@
 #include "mysql/sha1.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
+#include "sys/clock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,6 +12,8 @@
 
 /* An unordered relay holds nothing while it is silent; an ordered one holds the lock. */
 #define PATIENT_WAIT_S 28800
+/* The second session is for times of load. */
+#define BESIDE_IDLE_US (60 * US_PER_SEC)
 
 void *store_grown(void *array, size_t *cap, size_t want, size_t each, struct err *e)
 {
@@ -163,6 +166,8 @@ static void store_close(struct store *base)
 	struct mysql_store *s = store_of(base);
 
 	session_close(s->session);
+	session_close(s->beside);
+	s->beside_count = 0;
 	s->leads = false;
 	buf_shrink(&s->text, 1 << 20);
 }
@@ -206,6 +211,8 @@ static int store_look(struct store *base, bool expired_too, struct store_look *o
 	struct reply r = { .row = row_look, .arg = &l };
 
 	*out = (struct store_look){ .next_due_us = TIME_NEVER };
+	if (s->beside_count == 0 && clock_mono_us() - s->beside_us > BESIDE_IDLE_US)
+		session_close(s->beside);
 	session_begin(s->session);
 	if (s->stale && session_is_open(s->session) && read_table(s, e) < 0)
 		return store_failed(s, e, "look");
@@ -228,6 +235,16 @@ static int store_look(struct store *base, bool expired_too, struct store_look *o
 	return 0;
 }
 
+static int store_settle_fd(const struct store *base)
+{
+	union {
+		const struct store *in;
+		struct store *out;
+	} u = { .in = base };
+
+	return session_fd(store_of(u.out)->beside);
+}
+
 /* --- life ----------------------------------------------------------------------------------- */
 
 static void store_free(struct store *base)
@@ -238,6 +255,7 @@ static void store_free(struct store *base)
 		return;
 	s = store_of(base);
 	session_free(s->session);
+	session_free(s->beside);
 	buf_fini(&s->text);
 	free(s->ids);
 	free(s->takeovers);
@@ -253,6 +271,9 @@ static const struct store_ops ops = {
 	.look = store_look,
 	.claim = mysql_store_claim,
 	.settle = mysql_store_settle,
+	.settle_begin = mysql_store_settle_begin,
+	.settle_end = mysql_store_settle_end,
+	.settle_fd = store_settle_fd,
 	.renew = mysql_store_renew,
 	.predecessors = mysql_store_predecessors,
 	.release_waiting = mysql_store_release_waiting,
@@ -307,6 +328,9 @@ int mysql_store_new(struct store **out, const struct source_conf *conf, const ch
 		}
 	}
 	if (session_new(&s->session, &conf->database, &options, guard, e) < 0)
+		goto fail;
+	options.wait_timeout_s = PATIENT_WAIT_S; /* it holds no lock */
+	if (session_new(&s->beside, &conf->database, &options, guard, e) < 0)
 		goto fail;
 	buf_fini(&quoted);
 	*out = &s->base;

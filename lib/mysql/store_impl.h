@@ -24,6 +24,10 @@ struct mysql_store {
 	struct store base;
 	const struct source_conf *conf;
 	struct session *session;
+	/* SENT is written on this one while the other one is used; commits by statement. */
+	struct session *beside;
+	size_t beside_count; /* rows of the statement under way */
+	int64_t beside_us;   /* it was last used, monotonic */
 	const char *const *extra;
 	size_t extra_count;
 	char owner[129];
@@ -76,6 +80,8 @@ int mysql_store_claim(struct store *s, const struct claim_spec *spec, const stru
 	bool *unknown, struct err *e);
 int mysql_store_settle(
 	struct store *s, struct settle *list, size_t count, bool *unknown, struct err *e);
+int mysql_store_settle_begin(struct store *s, const uint64_t *ids, size_t count, struct err *e);
+int mysql_store_settle_end(struct store *s, struct err *e);
 int mysql_store_renew(struct store *s, const uint64_t *ids, bool *lost, size_t count,
 	int64_t lease_us, struct err *e);
 int mysql_store_predecessors(

@@ -2,7 +2,9 @@
  * fenced: it matches only rows that are still PROCESSING under this very owner. */
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
+#include "sys/clock.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 static size_t at_most(size_t a, size_t b)
@@ -179,6 +181,54 @@ int mysql_store_settle(
 			list[i].lost = false; /* nothing is known of any */
 		return store_failed(s, e, "settle");
 	}
+	return 0;
+}
+
+/* --- settle beside -------------------------------------------------------------------------- */
+
+int mysql_store_settle_begin(struct store *base, const uint64_t *ids, size_t count, struct err *e)
+{
+	struct mysql_store *s = store_of(base);
+	struct settle sent[SQL_IDS_MAX];
+	const struct settle *list[SQL_IDS_MAX];
+	int rc;
+
+	if (!session_is_open(s->beside) && session_open(s->beside, e) < 0)
+		return err_wrap(e, "second session");
+	for (size_t i = 0; i < count; i++) {
+		sent[i] = (struct settle){ .id = ids[i], .kind = SETTLE_SENT };
+		list[i] = &sent[i];
+	}
+	session_begin(s->beside);
+	buf_reset(&s->text);
+	sql_settle(&s->text, &s->table, s->owner_sql, SETTLE_SENT, list, count);
+	if (s->text.failed)
+		rc = err_set(e, ERR_NOMEM, errno, "statement");
+	else
+		rc = session_send(s->beside, buf_slice(&s->text), e);
+	buf_reset(&s->text);
+	if (rc < 0)
+		return err_wrap(e, "settle beside");
+	s->beside_count = count;
+	return 0;
+}
+
+int mysql_store_settle_end(struct store *base, struct err *e)
+{
+	struct mysql_store *s = store_of(base);
+	struct reply r = { 0 };
+	size_t count = s->beside_count;
+	int rc = session_answer(s->beside, &r, e);
+
+	if (rc > 0)
+		return 1;
+	s->beside_count = 0;
+	s->beside_us = clock_mono_us();
+	if (rc < 0)
+		return err_wrap(e, "settle beside");
+	if (r.matched != count)
+		return err_set(e, ERR_RETRY, 0, "settle beside: %llu of %zu rows were ours",
+			(unsigned long long)r.matched, count);
 	return 0;
 }
 

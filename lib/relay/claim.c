@@ -33,6 +33,8 @@ bool claim_allowed(const struct relay *r)
 
 	if ((r->solo || r->suspects) && r->pool.used > 0)
 		return false;
+	if (r->first_count > 0)
+		return false;
 	if (r->stopping || !r->mq_up || r->blocked || !r->channel_open[CHANNEL_FAST] ||
 		!r->channel_open[CHANNEL_QUARANTINE])
 		return false;
@@ -118,8 +120,8 @@ static void release_staged(struct relay *r)
 		struct event *ev = container_of(pos, struct event, link);
 
 		list_del(&ev->link);
-		ev->again = true; /* no loss if they do not */
 		verdict_released(r, ev);
+		settle_again(r, ev); /* no loss if they do not */
 	}
 }
 
@@ -136,15 +138,18 @@ static struct event *lane_member(const struct lane *lane, uint64_t id)
 	return NULL;
 }
 
-/* Its aggregate has passed it, and SENT is about to be written. */
+/* Its aggregate has passed it, and SENT is about to be written, or being written. */
 static bool is_confirmed(const struct relay *r, uint64_t id)
 {
-	list_each (pos, &r->settling) {
-		const struct event *ev = container_of(pos, struct event, link);
+	const struct list *lists[] = { &r->settling, &r->beside };
 
-		if (ev->id == id)
-			return ev->state == EVENT_CONFIRMED;
-	}
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		list_each (pos, lists[i]) {
+			const struct event *ev = container_of(pos, struct event, link);
+
+			if (ev->id == id)
+				return ev->state == EVENT_CONFIRMED;
+		}
 	return false;
 }
 

@@ -1,9 +1,11 @@
 /* impl.h: the inside of a relay, shared by the files that make it up:
  *
  *	relay.c    life and turn: connections, circuits, deadlines, when to come back
- *	claim.c    poll, claim, admission to the window; what an ordered source asks before a row
- *may go publish.c  from ready to in flight; what the broker answers settle.c   verdicts, writing
- *them back, renewing leases, releasing what waited */
+ *	claim.c    poll, claim, admission; what an ordered source asks before a row goes
+ *	publish.c  from ready to in flight; what the broker answers
+ *	settle.c   verdicts, writing them back, renewing leases, releasing what waited
+ *	beside.c   SENT, written on a second session
+ */
 #ifndef OUTBOXD_RELAY_IMPL_H
 #define OUTBOXD_RELAY_IMPL_H
 
@@ -32,6 +34,9 @@
 /* How long a row that probed a broken route, or a broker that confirms nothing, in vain stands
  * back, so that the next probe takes another. */
 #define ROUTE_HOLD_US (10 * US_PER_SEC)
+/* After a second session that did not do what it was for, the first one does everything for so
+ * long. */
+#define BESIDE_REST_US (30 * US_PER_SEC)
 /* Bounds of how far ahead rows behind a head are moved out of the scan's way. */
 #define HOLD_MIN_US (100 * US_PER_MS)
 #define HOLD_MAX_US (300 * US_PER_SEC)
@@ -84,7 +89,10 @@ struct relay {
 	struct list in_flight[CHANNELS]; /* PUBLISHED, in the order sent */
 	struct list settling; /* CONFIRMED, FAILED or RELEASED, in the order of verdicts */
 	unsigned ready_count; /* in both of `ready` and `quarantine` */
-	unsigned quarantine_count, out_count[CHANNELS], settling_count;
+	struct list beside;   /* CONFIRMED: being written on the second session */
+	unsigned quarantine_count, out_count[CHANNELS], settling_count, beside_count;
+	unsigned first_count; /* in `settling`, to be written before anything is claimed */
+	int64_t beside_until_us, beside_rest_us;
 	double row_bytes; /* running mean of what a row takes in memory */
 
 	struct order order;
@@ -209,8 +217,22 @@ void release_unsent(struct relay *r);
 bool renew_turn(struct relay *r);
 bool settle_turn(struct relay *r);
 bool drain_turn(struct relay *r);
+/* The row is written, or `lost`: found to be another relay's. The event is in no list, and gone. */
+void settle_written(struct relay *r, struct event *ev, bool lost);
+/* How the row stands is unknown: to be written, if it is not. */
+void settle_again(struct relay *r, struct event *ev);
+/* So many verdicts are worth a transaction at once. */
+unsigned settle_full(const struct relay *r);
 /* When settle_turn() would do something by the mere passing of time. */
 int64_t settle_next(const struct relay *r);
+
+/* beside.c: under load, batches of SENT are written on a second session while the first one claims.
+ * Whatever goes wrong there, settle_turn() does it again. */
+/* false: nothing was sent off. */
+bool beside_begin(struct relay *r);
+void beside_end(struct relay *r);
+/* Nothing is known of what is under way. */
+void beside_give_up(struct relay *r);
 
 /* A log line about one row, with source, event_id, aggregate and trace_id; `text` may be NULL. */
 void log_event(struct relay *r, enum log_level level, const char *message, const struct event *ev,

@@ -41,6 +41,7 @@ void relay_db_failed(struct relay *r, const char *what, struct err *e)
 	if (e->kind != ERR_LINK && e->kind != ERR_CONFIG)
 		return;
 	r->store->ops->close(r->store);
+	beside_give_up(r);
 	r->db_up = false;
 	r->leads = false;
 	r->loading = false;
@@ -216,6 +217,8 @@ static int64_t next_turn(const struct relay *r)
 	} else {
 		next = min64(next, r->db.open ? r->db.retry_us : r->now_us);
 	}
+	if (r->beside_count > 0)
+		next = min64(next, r->beside_until_us);
 	if (r->mq_up) {
 		next = min64(next, publish_next_deadline(r));
 		next = min64(next, r->publisher->ops->next_pump_us(r->publisher));
@@ -241,6 +244,7 @@ int64_t relay_turn(struct relay *r)
 	connect_store(r);
 	connect_publisher(r);
 	serve_publisher(r);
+	beside_end(r);
 	publish_deadlines(r);
 	mend_channels(r);
 	if (r->stopping)
@@ -283,6 +287,7 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	list_init(&r->ready);
 	list_init(&r->quarantine);
 	list_init(&r->settling);
+	list_init(&r->beside);
 	list_init(&r->staged);
 	for (int ch = 0; ch < CHANNELS; ch++)
 		list_init(&r->in_flight[ch]);
@@ -352,6 +357,7 @@ void relay_free(struct relay *r)
 	forget_list(r, &r->ready);
 	forget_list(r, &r->quarantine);
 	forget_list(r, &r->settling);
+	forget_list(r, &r->beside);
 	for (int ch = 0; ch < CHANNELS; ch++)
 		forget_list(r, &r->in_flight[ch]);
 	event_pool_fini(&r->pool);
@@ -410,6 +416,11 @@ void relay_view(const struct relay *r, struct relay_view *out)
 int relay_fd(const struct relay *r)
 {
 	return r->mq_up ? r->publisher->ops->fd(r->publisher) : -1;
+}
+
+int relay_store_fd(const struct relay *r)
+{
+	return r->beside_count > 0 ? r->store->ops->settle_fd(r->store) : -1;
 }
 
 bool relay_wants_write(const struct relay *r)

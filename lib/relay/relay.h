@@ -67,5 +67,7 @@ void relay_view(const struct relay *r, struct relay_view *out);
 /* For the loop: the publisher's socket (-1: none) and whether output waits for it. */
 int relay_fd(const struct relay *r);
 bool relay_wants_write(const struct relay *r);
+/* Readable when the database has answered what was not waited for; -1: there is no such thing. */
+int relay_store_fd(const struct relay *r);
 
 #endif

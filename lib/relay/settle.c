@@ -85,11 +85,18 @@ static void take_out(struct relay *r, struct event *ev, enum event_state to)
 	event_move(ev, to);
 }
 
+/* What is claimed next could be the same row, or one of its aggregate that comes after it. */
+static bool goes_first(const struct event *ev)
+{
+	return ev->again || ev->verdict == SETTLE_RELEASE;
+}
+
 static void to_settling(
 	struct relay *r, struct event *ev, enum event_state to, enum settle_kind verdict)
 {
 	take_out(r, ev, to);
 	ev->verdict = (uint8_t)verdict;
+	r->first_count += goes_first(ev);
 	ev->since_us = r->now_us;
 	list_push_back(&r->settling, &ev->link);
 	r->settling_count++;
@@ -299,17 +306,29 @@ void release_unsent(struct relay *r)
 	 * whose outcome is unknown it stays: that one goes again first. */
 }
 
+unsigned settle_full(const struct relay *r)
+{
+	return r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS;
+}
+
 int64_t settle_next(const struct relay *r)
 {
 	const struct event *oldest = list_first(&r->settling, struct event, link);
-	unsigned full = r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS;
-	bool idle = relay_in_flight(r) == 0 && !claim_at_once(r); /* which goes first */
+	bool claims = claim_at_once(r); /* which goes first, beside a batch that is being written */
+	bool full = r->settling_count >= settle_full(r) && !(claims && r->beside_count > 0);
+	bool idle = relay_in_flight(r) == 0 && !claims;
 
 	if (oldest == NULL)
 		return TIME_NEVER;
-	if (r->settling_count >= full || r->stopping || idle)
+	if (r->first_count > 0 || full || idle || r->stopping)
 		return r->now_us;
 	return oldest->since_us + SETTLE_AGE_US;
+}
+
+void settle_again(struct relay *r, struct event *ev)
+{
+	r->first_count += !goes_first(ev);
+	ev->again = true;
 }
 
 /* The row is written. Where it was its aggregate's head, what follows is decided now. */
@@ -317,6 +336,7 @@ static void settled(struct relay *r, struct event *ev, bool lost)
 {
 	struct lane *lane = ev->lane;
 
+	r->first_count -= goes_first(ev);
 	if (lane != NULL && ev->verdict == SETTLE_DEAD && r->source->on_dead == ON_DEAD_PASS) {
 		if (lost)
 			lane_barred(r, ev, US_PER_SEC);
@@ -336,6 +356,21 @@ static void settled(struct relay *r, struct event *ev, bool lost)
 	event_free(&r->pool, ev);
 }
 
+void settle_written(struct relay *r, struct event *ev, bool lost)
+{
+	if (lost) {
+		metric_add(r->metrics->lease_lost, 1);
+		log_event(r, LOG_LEVEL_WARN,
+			ev->verdict == SETTLE_SENT
+				? "lease lost: sent, and may be sent again by another relay"
+				: "lease lost to another relay",
+			ev, NULL, NULL);
+	} else if (ev->verdict == SETTLE_SENT && r->source->retention.sent_us == 0) {
+		metric_add(r->metrics->purged, 1); /* the store deleted it */
+	}
+	settled(r, ev, lost);
+}
+
 static void note_due(struct relay *r, const struct event *ev, const struct settle *s)
 {
 	if (s->kind == SETTLE_RETRY || s->kind == SETTLE_HOLD)
@@ -352,6 +387,8 @@ bool settle_turn(struct relay *r)
 
 	if (r->now_us < settle_next(r))
 		return false;
+	if (beside_begin(r))
+		return true;
 	list_each (pos, &r->settling) {
 		if (count == STATEMENT_IDS)
 			break;
@@ -373,7 +410,7 @@ bool settle_turn(struct relay *r)
 	if (r->store->ops->settle(r->store, r->settles, count, &unknown, &e) < 0) {
 		relay_clock(r);
 		for (unsigned i = 0; unknown && i < count; i++)
-			r->events[i]->again = true;
+			settle_again(r, r->events[i]);
 		relay_db_failed(r, "settle", &e);
 		return true;
 	}
@@ -384,18 +421,8 @@ bool settle_turn(struct relay *r)
 
 		list_del(&ev->link);
 		r->settling_count--;
-		if (r->settles[i].lost) {
-			metric_add(r->metrics->lease_lost, 1);
-			log_event(r, LOG_LEVEL_WARN,
-				ev->verdict == SETTLE_SENT
-					? "lease lost: sent, and may be sent again by another relay"
-					: "lease lost to another relay",
-				ev, NULL, NULL);
-		} else if (ev->verdict == SETTLE_SENT && r->source->retention.sent_us == 0) {
-			metric_add(r->metrics->purged, 1); /* the store deleted it */
-		}
 		note_due(r, ev, &r->settles[i]);
-		settled(r, ev, r->settles[i].lost);
+		settle_written(r, ev, r->settles[i].lost);
 	}
 	return true;
 }

@@ -2,9 +2,10 @@
  * real and the simulation implements with a fake.
  *
  * All calls block, bounded by the source's connect_timeout and query_timeout, and come from the
- * relay's thread only. Each write is one short transaction of its own, fenced: it names the rows,
- * the owner and the state, and what matches no row was lost to another relay. Times in the table
- * are the database's; spans of time go in as microseconds.
+ * relay's thread only; settle_begin() alone leaves the waiting to the caller. Each write is one
+ * short transaction of its own, fenced: it names the rows, the owner and the state, and what
+ * matches no row was lost to another relay. Times in the table are the database's; spans of time go
+ * in as microseconds.
  *
  * Error kinds: ERR_LINK: the connection is finished, close() and connect() again; ERR_RETRY: rolled
  * back (deadlock, lock wait), the connection is good; ERR_CONFIG: the schema, a privilege or the
@@ -145,6 +146,15 @@ struct store_ops {
 	 * itself may have worked: call again with `again` set. */
 	int (*settle)(
 		struct store *s, struct settle *list, size_t count, bool *unknown, struct err *e);
+	/* Writes a batch of SENT beside: on a second session, opened when it is first wanted, so
+	 * that other calls go on meanwhile. Ids ascending. 0: under way, settle_end() tells how it
+	 * went, and there is no second one until then. -1: nothing was written. */
+	int (*settle_begin)(struct store *s, const uint64_t *ids, size_t count, struct err *e);
+	/* 1: not answered yet. 0: all of them are written. -1: some may be: settle() finds out,
+	 * with `again` set. Never blocks for long. */
+	int (*settle_end)(struct store *s, struct err *e);
+	/* Readable when settle_end() has something to tell; -1: there is no such thing. */
+	int (*settle_fd)(const struct store *s);
 	/* locked_until = now + lease for rows still PROCESSING under the owner; lost[i] tells those
 	 * that are not. Ids ascending. */
 	int (*renew)(struct store *s, const uint64_t *ids, bool *lost, size_t count,

@@ -34,8 +34,7 @@ struct worker {
 	struct relay_metrics metrics;
 	struct ev_loop *loop;
 	ev_timer timer;
-	ev_io io;
-	int io_events;
+	ev_io io, store_io;
 
 	/* shared */
 	ev_async wake;
@@ -61,21 +60,18 @@ static int64_t wall(void *arg)
 	return clock_wall_us();
 }
 
-/* The publisher's socket changes with each connection; the poll backend keeps nothing of the last
- * one. */
-static void watch_socket(struct worker *w)
+/* Sockets change with each connection; the poll backend keeps nothing of the last one. */
+static void watch_socket(struct worker *w, ev_io *io, int fd, bool for_room)
 {
-	int fd = relay_fd(w->relay);
-	int events = EV_READ | (fd >= 0 && relay_wants_write(w->relay) ? EV_WRITE : 0);
+	int events = EV_READ | (for_room ? EV_WRITE : 0);
 
-	if (ev_is_active(&w->io) && w->io.fd == fd && w->io_events == events)
+	if (ev_is_active(io) && io->fd == fd && (io->events & (EV_READ | EV_WRITE)) == events)
 		return;
-	ev_io_stop(w->loop, &w->io);
-	w->io_events = events;
+	ev_io_stop(w->loop, io);
 	if (fd < 0)
 		return;
-	ev_io_set(&w->io, fd, events);
-	ev_io_start(w->loop, &w->io);
+	ev_io_set(io, fd, events);
+	ev_io_start(w->loop, io);
 }
 
 static void turn(struct worker *w)
@@ -97,7 +93,8 @@ static void turn(struct worker *w)
 		ev_break(w->loop, EVBREAK_ALL);
 		return;
 	}
-	watch_socket(w);
+	watch_socket(w, &w->io, relay_fd(w->relay), relay_wants_write(w->relay));
+	watch_socket(w, &w->store_io, relay_store_fd(w->relay), false);
 	if (next_us > now_us + TURN_EVERY_US)
 		next_us = now_us + TURN_EVERY_US;
 	after = next_us > now_us ? (double)(next_us - now_us) / US_PER_SEC : 0;
@@ -117,6 +114,12 @@ static void on_io(struct ev_loop *loop, ev_io *io, int revents)
 {
 	(void)loop, (void)revents;
 	turn(container_of(io, struct worker, io));
+}
+
+static void on_answer(struct ev_loop *loop, ev_io *io, int revents)
+{
+	(void)loop, (void)revents;
+	turn(container_of(io, struct worker, store_io));
 }
 
 static void on_wake(struct ev_loop *loop, ev_async *a, int revents)
@@ -241,6 +244,7 @@ int worker_start(struct worker **out, const struct worker_conf *conf, void (*end
 	}
 	ev_timer_init(&w->timer, on_timer, 0, 0);
 	ev_io_init(&w->io, on_io, -1, EV_READ);
+	ev_io_init(&w->store_io, on_answer, -1, EV_READ);
 	ev_async_init(&w->wake, on_wake);
 	ev_async_start(w->loop, &w->wake);
 	atomic_store(&w->turned_us, clock_mono_us());

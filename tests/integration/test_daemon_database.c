@@ -46,11 +46,11 @@ static void scene_close(struct scene *s)
 	rig_close(&s->rig);
 }
 
-/* 3,000 events while the rule hits some of the statements; each arrives exactly once. The lease of
- * a minute never runs out: whatever was claimed came back by itself. */
-static void survive(const char *ordering, struct proxy_rule rule)
+/* Events while the rule hits some of the statements; each arrives exactly once. The lease of a
+ * minute never runs out: whatever was claimed came back by itself. */
+static void survive_with(uint64_t events, const char *ordering, struct proxy_rule rule)
 {
-	struct production p = { .first = 1, .count = 3000, .aggregates = 300 };
+	struct production p = { .first = 1, .count = events, .aggregates = 300 };
 	struct scene s;
 
 	scene_open(&s, ordering);
@@ -68,6 +68,11 @@ static void survive(const char *ordering, struct proxy_rule rule)
 	REQUIRE_INT(
 		daemon_metric(s.daemon, "outboxd_events_redelivered_total{source=\"s0\"}"), ==, 0);
 	scene_close(&s);
+}
+
+static void survive(const char *ordering, struct proxy_rule rule)
+{
+	survive_with(3000, ordering, rule);
 }
 
 START_TEST(a_claim_whose_commit_ends_in_a_deadlock_is_not_published)
@@ -137,6 +142,28 @@ END_TEST
 START_TEST(a_settlement_that_waits_too_long_for_a_lock_is_written_later)
 {
 	survive("aggregate", (struct proxy_rule){ SETTLE, NULL, PROXY_ERROR, 1205, .times = 3 });
+}
+END_TEST
+
+/* One of these right after another on the same connection: that is the second session. */
+START_TEST(a_settlement_beside_the_claims_that_is_never_answered_is_not_published_again)
+{
+	survive_with(
+		20000, "none", (struct proxy_rule){ SETTLE, SETTLE, PROXY_DROP_AFTER, .times = 1 });
+}
+END_TEST
+
+START_TEST(a_settlement_beside_the_claims_that_is_cut_off_is_written_later)
+{
+	survive_with(20000, "aggregate",
+		(struct proxy_rule){ SETTLE, SETTLE, PROXY_DROP_BEFORE, .times = 1 });
+}
+END_TEST
+
+START_TEST(a_settlement_beside_the_claims_that_hangs_is_given_up_after_query_timeout)
+{
+	survive_with(20000, "aggregate",
+		(struct proxy_rule){ SETTLE, SETTLE, PROXY_SWALLOW, .times = 1 });
 }
 END_TEST
 
@@ -581,6 +608,9 @@ RIG_MAIN("daemon: database", 120, a_claim_whose_commit_ends_in_a_deadlock_is_not
 	a_settlement_of_an_ordered_source_cut_off_before_its_commit_is_written_later,
 	a_settlement_that_ends_in_a_deadlock_is_written_later,
 	a_settlement_that_waits_too_long_for_a_lock_is_written_later,
+	a_settlement_beside_the_claims_that_is_never_answered_is_not_published_again,
+	a_settlement_beside_the_claims_that_is_cut_off_is_written_later,
+	a_settlement_beside_the_claims_that_hangs_is_given_up_after_query_timeout,
 	sessions_that_an_administrator_kills_are_opened_anew,
 	a_server_that_turns_read_only_is_waited_for,
 	rows_that_somebody_else_has_locked_are_passed_by_and_come_later,

@@ -1770,6 +1770,128 @@ START_TEST(what_goes_as_it_is_sent_is_fenced_and_no_loss_after_a_commit_without_
 }
 END_TEST
 
+/* --- the second session --------------------------------------------------------------------- */
+
+/* As settle_end() once it has something to tell. */
+static int ended(struct store *s, struct err *e)
+{
+	struct pollfd p = { .fd = s->ops->settle_fd(s), .events = POLLIN };
+	int rc;
+
+	*e = (struct err){ 0 };
+	while ((rc = s->ops->settle_end(s, e)) == 1)
+		ck_assert_int_eq(poll(&p, 1, 10000), 1);
+	return rc;
+}
+
+static unsigned sessions_of_ours(void)
+{
+	return (unsigned)number("SELECT COUNT(*) FROM information_schema.processlist WHERE db='%s' "
+				"AND id<>CONNECTION_ID()",
+		schema);
+}
+
+START_TEST(sent_is_written_on_a_second_session_while_the_first_one_claims)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct sunk *k = sunk_new();
+	const uint64_t ids[] = { 1, 2, 3, 4 };
+	struct err e = { 0 };
+
+	add_rows(8);
+	claim(s,
+		&(struct claim_spec){
+			.limit = { 4, 0, 0, 0 }, .total = 4, .lease_us = 60 * US_PER_SEC },
+		k);
+	ck_assert_uint_eq(sessions_of_ours(), 1);
+	/* its rows are locked: it cannot be done yet */
+	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=2 FOR "
+	    "UPDATE");
+	ck_assert_msg(s->ops->settle_begin(s, ids, 4, &e) == 0, "%s", e.text);
+	ck_assert_uint_eq(sessions_of_ours(), 2);
+	claim(s, &everything, k);
+	ck_assert_uint_eq(k->count, 4);
+	ck_assert_int_eq(s->ops->settle_end(s, &e), 1);
+	sql("ROLLBACK");
+	ck_assert_msg(ended(s, &e) == 0, "%s", e.text);
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='SENT' AND "
+				"locked_by IS NULL AND sent_at IS NOT NULL"),
+		4);
+	ck_assert_int_eq(s->ops->settle_begin(s, ids, 1, &e), 0);
+	ck_assert_int_eq(ended(s, &e), -1); /* it is no more ours */
+	ck_assert_int_eq(e.kind, ERR_RETRY);
+	s->ops->close(s);
+	for (unsigned i = 0; i < 100 && sessions_of_ours() > 0; i++)
+		usleep(20000);
+	ck_assert_uint_eq(sessions_of_ours(), 0);
+	free_store(s);
+}
+END_TEST
+
+START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct sunk *k = sunk_new();
+	struct source_conf conf = plain;
+	struct settle list[3] = { { .id = 1, .again = true }, { .id = 2, .again = true },
+		{ .id = 3, .again = true } };
+	const uint64_t ids[] = { 1, 2, 3 };
+	struct err e = { 0 };
+	struct store_look l;
+
+	free_store(s);
+	add_rows(4);
+	sql("CREATE USER '%s'@'%%' IDENTIFIED BY '' WITH MAX_USER_CONNECTIONS 2; GRANT ALL ON "
+	    "%s.* TO '%s'@'%%'",
+		schema, schema, schema);
+	conf.database.username = schema;
+	s = store_as(&conf, "me/1/0");
+	claim(s, &everything, k);
+	/* some are another relay's: the others are written */
+	sql("UPDATE outbox_event SET locked_by='you/1/0' WHERE id=2");
+	ck_assert_msg(s->ops->settle_begin(s, ids, 3, &e) == 0, "%s", e.text);
+	ck_assert_int_eq(ended(s, &e), -1);
+	settle(s, list, 3);
+	ck_assert(!list[0].lost && list[1].lost && !list[2].lost);
+	/* a row of them stays locked */
+	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
+	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=3 FOR "
+	    "UPDATE");
+	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), 0);
+	ck_assert_int_eq(ended(s, &e), -1);
+	ck_assert_msg(e.kind == ERR_RETRY, "%s", e.text);
+	sql("ROLLBACK");
+	settle(s, list, 3);
+	ck_assert(!list[0].lost && !list[1].lost && !list[2].lost);
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='SENT'"), 3);
+	/* the session is killed */
+	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
+	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=3 FOR "
+	    "UPDATE");
+	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), 0);
+	sql("KILL %" PRId64,
+		number("SELECT id FROM information_schema.processlist WHERE user='%s' AND info "
+		       "LIKE '%%SENT%%'",
+			schema));
+	ck_assert_int_eq(ended(s, &e), -1);
+	ck_assert_msg(e.kind == ERR_LINK, "%s", e.text);
+	sql("ROLLBACK");
+	ck_assert_int_eq(s->ops->look(s, false, &l, &e), 0);
+	settle(s, list, 3);
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='SENT'"), 3);
+	/* none can be had */
+	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
+	sql("ALTER USER '%s'@'%%' WITH MAX_USER_CONNECTIONS 1", schema);
+	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), -1);
+	ck_assert_ptr_nonnull(strstr(e.text, "max_user_connections"));
+	ck_assert_int_eq(s->ops->settle_fd(s), -1);
+	settle(s, list, 3);
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='SENT'"), 3);
+	sql("DROP USER '%s'@'%%'", schema);
+	free_store(s);
+}
+END_TEST
+
 static void *watch_guard(void *arg)
 {
 	struct guard *g = arg;
@@ -2538,6 +2660,8 @@ int main(void)
 		hostile_server_defaults_change_nothing,
 		an_idle_leader_keeps_its_session_from_one_poll_to_the_next_however_short_its_lease,
 		time_zones_make_no_difference,
+		sent_is_written_on_a_second_session_while_the_first_one_claims,
+		what_went_wrong_on_the_second_session_is_done_on_the_first,
 		odd_dates_and_nulls_do_no_harm,
 		signed_unsigned_and_small_ids_work,
 		extra_columns_are_read_in_the_order_asked_for,

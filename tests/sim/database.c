@@ -18,13 +18,27 @@ struct session {
 	int64_t last_us;      /* the end of its last statement */
 };
 
+enum fate { FATE_DONE, FATE_ROLLED_BACK, FATE_LOST_BEFORE, FATE_UNKNOWN_DONE, FATE_UNKNOWN_NOT };
+
+/* A statement on a relay's second session. It takes effect whether or not the relay lives to hear
+ * of it. */
+struct beside {
+	struct beside *next; /* the world's */
+	uint32_t owner;
+	int64_t begun_us, answer_us;
+	enum fate fate;
+	bool acted, refused, killed;
+	size_t count, matched;
+	uint64_t ids[];
+};
+
 struct fake_store {
 	struct store base;
 	struct actor *a;
 	struct session *session; /* the world's; NULL: not connected */
+	bool second;             /* the second session is open */
+	struct beside *beside;   /* what is under way on it */
 };
-
-enum fate { FATE_DONE, FATE_ROLLED_BACK, FATE_LOST_BEFORE, FATE_UNKNOWN_DONE, FATE_UNKNOWN_NOT };
 
 static struct fake_store *self(struct store *s)
 {
@@ -58,6 +72,8 @@ static void detach(struct fake_store *s)
 	if (s->session != NULL)
 		s->session->attached = false;
 	s->session = NULL;
+	s->second = false;
+	s->beside = NULL;
 }
 
 static void sweep(struct world *w)
@@ -228,6 +244,10 @@ void database_kill_sessions(struct world *w, unsigned which)
 	for (struct session *s = w->sessions; s != NULL; s = s->next)
 		if (which == RELAYS_MAX || s->owner == w->actor[which].owner)
 			session_end(w, s);
+	for (unsigned i = 0; i < w->p.relays; i++)
+		if ((which == RELAYS_MAX || which == i) && w->actor[i].store != NULL &&
+			w->actor[i].store->beside != NULL)
+			w->actor[i].store->beside->killed = true;
 }
 
 static bool due(const struct world *w, const struct trow *r)
@@ -542,15 +562,11 @@ static bool stands(const struct trow *r, const struct settle *l)
 	}
 }
 
-static void apply(struct fake_store *s, struct trow *r, const struct settle *l)
+static void write_back(struct world *w, struct trow *r, const struct settle *l)
 {
-	struct world *w = s->a->w;
-
-	oracle_settles(w, s->a, r, l);
-	trace(w, 3, "relay %u: settles %s as %d: %s", s->a->index, r->event_id, l->kind, l->error);
 	table_unlink(&w->table, r);
+	r->written_by = r->owner;
 	r->owner = 0;
-	r->written_by = s->a->owner;
 	r->locked_until_us = NO_TIME;
 	if (l->kind != SETTLE_RELEASE) {
 		snprintf(r->error, sizeof(r->error), "%.*s", (int)sizeof(r->error) - 1,
@@ -582,7 +598,18 @@ static void apply(struct fake_store *s, struct trow *r, const struct settle *l)
 		w->tally->held++;
 		break;
 	}
+	if ((r->status == ST_SENT || r->status == ST_DEAD) && r->id <= w->p.events)
+		w->done_us = w->now_us;
 	table_link(&w->table, r);
+}
+
+static void apply(struct fake_store *s, struct trow *r, const struct settle *l)
+{
+	struct world *w = s->a->w;
+
+	oracle_settles(w, s->a, r, l);
+	trace(w, 3, "relay %u: settles %s as %d: %s", s->a->index, r->event_id, l->kind, l->error);
+	write_back(w, r, l);
 }
 
 static int db_settle(
@@ -633,6 +660,128 @@ static int db_settle(
 		s->a->work += count;
 	}
 	return leave(s, fate, unknown, e);
+}
+
+static void beside_acts(struct world *w, uint64_t arg)
+{
+	static const struct settle sent = { .kind = SETTLE_SENT, .error = "" };
+	struct beside *b = (struct beside *)(uintptr_t)arg; /* NOLINT(performance-no-int-to-ptr) */
+
+	b->acted = true;
+	b->refused = w->now_us < w->spell.db_config || w->now_us < w->spell.db_readonly;
+	for (size_t i = 0; i < b->count; i++)
+		b->refused |= w->table.rows[b->ids[i]]->locked_us > w->now_us;
+	if (!happens(b->fate) || b->killed || b->refused)
+		return;
+	for (size_t i = 0; i < b->count; i++) {
+		struct trow *r = w->table.rows[b->ids[i]];
+
+		if (!r->visible || r->status != ST_PROCESSING || r->owner != b->owner)
+			continue;
+		trace(w, 3, "owner %u settles %s beside", b->owner, r->event_id);
+		write_back(w, r, &sent);
+		b->matched++;
+	}
+	w->progress_us = w->now_us;
+}
+
+static int open_second(struct fake_store *s, struct err *e)
+{
+	struct world *w = s->a->w;
+
+	w->tally->connects++;
+	if (!actor_wait(s->a, latency(w)))
+		return gone(e);
+	if (w->now_us < w->spell.db_cut[s->a->index]) {
+		(void)actor_wait(s->a, w->source.database.connect_timeout_us);
+		return err_set(e, ERR_LINK, 2003, "connect timed out");
+	}
+	if (w->now_us < w->spell.db_refuse || (w->faulty && chance(w, 0.1)))
+		return err_set(e, ERR_LINK, 1040, "too many connections");
+	s->second = true;
+	return 0;
+}
+
+static int db_settle_begin(struct store *base, const uint64_t *ids, size_t count, struct err *e)
+{
+	static const struct settle sent = { .kind = SETTLE_SENT, .error = "" };
+	struct fake_store *s = self(base);
+	struct world *w = s->a->w;
+	struct beside *b;
+	int64_t act_us;
+
+	if (s->beside != NULL || count == 0 || count > 500)
+		wrong(w, "%zu rows to be settled beside", count);
+	for (size_t i = 1; i < count; i++)
+		if (ids[i] <= ids[i - 1] && !w->table.rows[ids[i]]->foreign)
+			wrong(w, "ids to settle beside are not ascending");
+	if (!s->second && open_second(s, e) < 0)
+		return -1;
+	w->tally->statements++;
+	s->a->window_statements++;
+	for (size_t i = 0; i < count; i++)
+		if (mine(s, w->table.rows[ids[i]]))
+			oracle_settles(w, s->a, w->table.rows[ids[i]], &sent);
+	b = calloc(1, sizeof(*b) + count * sizeof(ids[0]));
+	if (b == NULL)
+		abort();
+	act_us = w->now_us + latency(w);
+	*b = (struct beside){ .next = w->besides,
+		.owner = s->a->owner,
+		.begun_us = w->now_us,
+		.answer_us = act_us + latency(w),
+		.fate = draw_fate(s),
+		.count = count };
+	memcpy(b->ids, ids, count * sizeof(ids[0]));
+	if (w->now_us < w->spell.db_cut[s->a->index])
+		b->fate = chance(w, 0.5) ? FATE_LOST_BEFORE : FATE_DONE;
+	w->besides = s->beside = b;
+	world_at(w, act_us, beside_acts, (uint64_t)(uintptr_t)b);
+	s->a->work++;
+	return 0;
+}
+
+static int db_settle_end(struct store *base, struct err *e)
+{
+	struct fake_store *s = self(base);
+	struct world *w = s->a->w;
+	struct beside *b = s->beside;
+
+	if (b == NULL) {
+		wrong(w, "settle_end() of nothing");
+		return gone(e);
+	}
+	if (w->now_us < w->spell.db_cut[s->a->index] || w->now_us < b->answer_us) {
+		if (w->now_us - b->begun_us < w->p.query_us)
+			return 1;
+		b->killed = true; /* given up; it may have happened */
+	}
+	s->beside = NULL;
+	s->a->work += b->count;
+	if (b->killed || (b->fate != FATE_DONE && b->fate != FATE_ROLLED_BACK)) {
+		s->second = false;
+		w->tally->unknown++;
+		return err_set(e, ERR_LINK, 2013, "lost connection: beside");
+	}
+	if (b->refused || b->matched != b->count)
+		return err_set(e, ERR_RETRY, 1205, "beside: %zu of %zu", b->matched, b->count);
+	return 0;
+}
+
+static int db_settle_fd(const struct store *base)
+{
+	(void)base;
+	return -1; /* database_ready_us() */
+}
+
+int64_t database_ready_us(const struct actor *a)
+{
+	const struct beside *b = a->store->beside;
+
+	if (b == NULL)
+		return TIME_NEVER;
+	return b->answer_us > a->w->spell.db_cut[a->index] ? b->answer_us
+							   : a->w->spell.db_cut[a->index];
 }
 
 static int db_renew(struct store *base, const uint64_t *ids, bool *lost, size_t count,
@@ -947,6 +1096,9 @@ static const struct store_ops ops = {
 	.look = db_look,
 	.claim = db_claim,
 	.settle = db_settle,
+	.settle_begin = db_settle_begin,
+	.settle_end = db_settle_end,
+	.settle_fd = db_settle_fd,
 	.renew = db_renew,
 	.predecessors = db_predecessors,
 	.release_waiting = db_release_waiting,
@@ -970,6 +1122,12 @@ struct store *fake_store_new(struct actor *a)
 
 void database_fini(struct world *w)
 {
+	while (w->besides != NULL) {
+		struct beside *b = w->besides;
+
+		w->besides = b->next;
+		free(b);
+	}
 	while (w->sessions != NULL) {
 		struct session *s = w->sessions;
 

@@ -116,8 +116,11 @@ void oracle_arrived(struct world *w, struct trow *r, uint32_t owner, int64_t cla
 		return;
 	}
 	r->first_claimed_us = claimed_us;
-	if (a < world_reserved(w, 0))
+	if (a < world_reserved(w, 0)) {
 		w->others_us = w->now_us;
+		if (++w->others <= w->p.events / 20 * 19)
+			w->most_us = w->now_us;
+	}
 	if (w->p.ordered && a->last != NULL && before(r, a->last))
 		check_order(w, r);
 	if (a->last == NULL || before(a->last, r))
@@ -132,6 +135,8 @@ void oracle_told(struct world *w, struct actor *a, struct trow *r, enum outcome 
 		open_drop(a, r);
 	r->seen[a->index].told = true;
 	r->seen[a->index].outcome = how;
+	if (how == OUTCOME_ACK)
+		r->seen[a->index].acked = a->owner;
 	trace(w, 3, "relay %u: told %d of %s", a->index, how, r->event_id);
 }
 
@@ -216,8 +221,9 @@ void oracle_settles(struct world *w, struct actor *a, struct trow *r, const stru
 		return;
 	switch (s->kind) {
 	case SETTLE_SENT:
-		/* Edited by hand, it may be in the relay's hands twice. */
-		if ((!acked && !r->foreign) || r->copies == 0)
+		/* Claimed again after another one had put it back, it is in the relay's hands
+		 * twice. */
+		if (r->seen[a->index].acked != a->owner || r->copies == 0)
 			wrong(w, "G1: %s becomes SENT without a confirm", r->event_id);
 		return;
 	case SETTLE_RETRY:

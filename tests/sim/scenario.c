@@ -208,6 +208,9 @@ static int run_outage(enum away which, struct tally *t, int verbose)
 
 /* ---- one head, and what waits behind it ---- */
 
+/* Runs of each kind: one alone depends on chance by a fifth. */
+#define HEAD_RUNS 6
+
 static bool with_head;
 
 static void prepare_head(struct world *w)
@@ -227,7 +230,8 @@ static void judge_head(struct world *w)
 {
 	const struct aggregate *a = world_reserved(w, 0);
 
-	burst_us = w->others_us - w->produce_us;
+	/* the last ones are those of the largest aggregates, one after the other */
+	burst_us = w->most_us - w->produce_us;
 	if (a->last != NULL)
 		wrong(w, "G3: %s did not wait", a->last->event_id);
 }
@@ -243,13 +247,15 @@ static int run_head(struct tally *t, int verbose)
 	p.rate = 1e6;
 	p.prepare = prepare_head;
 	p.judge = judge_head;
-	for (int i = 0; i < 2 && failure == NULL; i++) {
-		with_head = i == 1;
+	for (unsigned i = 0; i < 2 * HEAD_RUNS && failure == NULL; i++) {
+		p.seed = 1 + i / 2;
+		with_head = i % 2 == 1;
 		world_run(&p, t, verbose, &failure);
-		took_us[i] = burst_us;
+		took_us[i % 2] += burst_us / HEAD_RUNS;
 	}
-	printf("sim: 100,000 events of 1,000 aggregates took %.3f s, with as many behind a stuck "
-	       "head %.3f s\n",
+	printf("sim: 95,000 of 100,000 events of 1,000 aggregates took %.3f s, with as many behind "
+	       "a "
+	       "stuck head %.3f s\n",
 		(double)took_us[0] / SEC, (double)took_us[1] / SEC);
 	if (failure == NULL && (double)took_us[1] * 0.9 > (double)took_us[0])
 		failure = strdup("a stuck head costs the others more than a tenth");

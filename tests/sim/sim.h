@@ -92,6 +92,7 @@ struct trow {
 		uint32_t owner;       /* to whom it was told */
 		enum outcome outcome; /* what */
 		bool told, open;      /* something was; sent, and nothing yet */
+		uint32_t acked;       /* the owner that was ever told of an ack */
 		enum channel channel; /* it was sent over */
 		unsigned slot;        /* while open: in the actor's list */
 		int64_t sent_us;
@@ -228,7 +229,8 @@ struct world {
 	uint32_t next_owner;
 	struct session *sessions; /* of the database */
 	struct session *lock_holder;
-	struct conn *conns; /* of the broker */
+	struct beside *besides; /* statements on second sessions, past and present */
+	struct conn *conns;     /* of the broker */
 	struct happening *heap;
 	size_t heap_count, heap_cap;
 	uint64_t seq;
@@ -240,8 +242,11 @@ struct world {
 	int64_t produce_us;    /* when the producers begin */
 	int64_t end_us;        /* TIME_NEVER: when everything is done */
 	int64_t others_us;     /* last first arrival outside the reserved aggregates */
+	size_t others;         /* so many of them */
+	int64_t most_us;       /* 19 of 20 had arrived */
 	int64_t last_arrival_us;
-	int64_t progress_us;
+	int64_t progress_us; /* a row was claimed, or written, or arrived */
+	int64_t done_us;     /* one of the producers' became SENT or DEAD */
 	struct source_conf source;
 	struct broker_conf broker;
 	struct tally *tally;
@@ -281,6 +286,8 @@ void database_kill_sessions(struct world *w, unsigned which);
 /* By an operator, in a transaction of his own. */
 bool database_requeue(struct world *w, struct trow *r);
 bool database_skip(struct world *w, struct trow *r);
+/* When its second session has something for the relay. */
+int64_t database_ready_us(const struct actor *a);
 void database_fini(struct world *w);
 
 /* ---- broker.c ---- */

@@ -212,6 +212,8 @@ static int64_t actor_next_us(const struct actor *a)
 		next_us = a->resume_us;
 	} else {
 		next_us = a->wake_us;
+		if (database_ready_us(a) < next_us)
+			next_us = database_ready_us(a);
 		if (broker_ready_us(a) < next_us)
 			next_us = broker_ready_us(a);
 		if (next_us < a->not_before_us)
@@ -512,7 +514,7 @@ static void calm_down(struct world *w)
 {
 	w->faulty = false;
 	w->quiet = true;
-	w->quiet_us = w->progress_us = w->now_us;
+	w->quiet_us = w->progress_us = w->done_us = w->now_us;
 	w->spell = (struct spells){ 0 };
 	broker_changed(w);
 	for (unsigned i = 0; i < w->p.relays; i++) {
@@ -630,7 +632,7 @@ static void run_until_done(struct world *w)
 			}
 		if (next_us > w->now_us)
 			w->now_us = next_us;
-		if (w->quiet && w->now_us - w->quiet_us > GIVE_UP_US) {
+		if (w->quiet && w->now_us - w->done_us > GIVE_UP_US) {
 			oracle_end(w);
 			wrong(w, "no end in sight: %zu rows open", w->table.open);
 		} else if (who != NULL) {
