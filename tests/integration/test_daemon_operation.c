@@ -319,8 +319,8 @@ START_TEST(the_service_manager_hears_of_start_reload_status_life_and_end)
 	daemon_configure(d, &c);
 	daemon_start(d);
 	daemon_wait_ready(d, true);
-	WAIT_FOR(5000, daemon_notified(d, "STATUS=2 of 2 relays up, 0 blocked by their broker, "
-					  "leading 2 of 2 ordered sources") > 0);
+	WAIT_FOR(20000, daemon_notified(d, "STATUS=2 of 2 relays up, 0 blocked by their broker, "
+					   "leading 2 of 2 ordered sources") > 0);
 	insert_one(&r, 0, 1);
 	WAIT_FOR(20000, daemon_notified(d, "1 events sent") > 0);
 	fed = d->watchdogs;
