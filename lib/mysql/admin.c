@@ -409,9 +409,8 @@ int admin_find(struct admin *a, const char *event_id, struct admin_row *out, str
 struct walking {
 	bool pass_dead, ended;
 	unsigned seen;
-	int64_t created_us;
-	uint64_t id, head;
-	uint64_t between;
+	struct place at;
+	uint64_t head, between;
 };
 
 /* The same judgement as the relay's, except that it goes on to the first row of all. */
@@ -419,17 +418,16 @@ static int row_before(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
 	struct walking *w = arg;
-	struct walk_step at;
+	struct walk_step step;
 
 	(void)statement, (void)count, (void)e;
-	if (w->ended || !walk_read(v, w->pass_dead, &at))
+	if (w->ended || !walk_read(v, w->pass_dead, &step))
 		return 0;
 	w->seen++;
-	w->id = at.id;
-	w->created_us = at.created_us;
-	w->ended = at.sent;
-	if (at.bars) {
-		w->head = at.id;
+	w->at = step.at;
+	w->ended = step.sent;
+	if (step.bars) {
+		w->head = step.at.id;
 		w->between++;
 	}
 	return 0;
@@ -444,8 +442,7 @@ int admin_head_id(struct admin *a, const struct admin_row *row, uint64_t *head, 
 	struct err *e)
 {
 	struct walking w = { .pass_dead = a->conf->on_dead == ON_DEAD_PASS,
-		.created_us = row->created_us,
-		.id = row->id };
+		.at = { row->created_us, row->id } };
 	struct reply r = { .row = row_before, .arg = &w };
 
 	*head = *between = 0;
@@ -454,7 +451,7 @@ int admin_head_id(struct admin *a, const struct admin_row *row, uint64_t *head, 
 	for (unsigned limit = 8; !w.ended; limit = PAGE) {
 		w.seen = 0;
 		sql_before(&a->text, &a->table, "''", text_of(row->aggregate_type),
-			text_of(row->aggregate_id), w.created_us, w.id, limit);
+			text_of(row->aggregate_id), w.at, limit);
 		if (admin_run(a, &r, e) < 0)
 			return err_wrap(e, "events before it");
 		w.ended |= w.seen < limit;

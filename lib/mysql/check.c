@@ -503,7 +503,7 @@ static void check_plans(struct check *c)
 	check_plan(c, "the idle poll", &text);
 	if (c->conf->ordering == ORDERING_AGGREGATE) {
 		sql_before(&text, &c->table, "'check'", SLICE_LIT("a"), SLICE_LIT("b"),
-			clock_wall_us(), 1, 1);
+			(struct place){ clock_wall_us(), 1 }, 1);
 		check_plan(c, "the order of an aggregate", &text);
 	}
 	sql_purge_read(&text, &c->table, PURGE_SENT, US_PER_SEC, &(struct purge_cursor){ 0 },

@@ -40,15 +40,15 @@ static void add_from(struct buf *b, const struct outbox_table *t, struct slice a
 
 /* In a direction from a place: the rows at it and on one side of it, less those on the other side
  * that are as old. So both MySQL and MariaDB read one range of the index. */
-static void add_place(struct buf *b, const struct outbox_table *t, bool back, int64_t created_us,
-	uint64_t id, unsigned limit)
+static void add_place(
+	struct buf *b, const struct outbox_table *t, bool back, struct place at, unsigned limit)
 {
 	buf_addf(b, " AND `created_at`%s", back ? "<=" : ">=");
-	sql_add_time(b, created_us);
+	sql_add_time(b, at.created_us);
 	buf_adds(b, " AND NOT (`created_at`=");
-	sql_add_time(b, created_us);
+	sql_add_time(b, at.created_us);
 	buf_addf(b, " AND `id`%s", back ? ">=" : "<=");
-	sql_add_id(b, t, id);
+	sql_add_id(b, t, at.id);
 	buf_addf(b,
 		back ? ") ORDER BY `created_at` DESC,`id` DESC LIMIT %u"
 		     : ") ORDER BY `created_at`,`id` LIMIT %u",
@@ -72,27 +72,25 @@ static void add_walk(struct buf *b, const struct outbox_table *t, const char *ow
 }
 
 void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,
-	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
-	unsigned limit)
+	struct slice aggregate_type, struct slice aggregate_id, struct place at, unsigned limit)
 {
 	add_walk(b, t, owner, aggregate_type, aggregate_id);
-	add_place(b, t, true, created_us, id, limit);
+	add_place(b, t, true, at, limit);
 }
 
 void sql_behind(struct buf *b, const struct outbox_table *t, const char *owner,
-	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
-	unsigned limit)
+	struct slice aggregate_type, struct slice aggregate_id, struct place at, unsigned limit)
 {
 	add_walk(b, t, owner, aggregate_type, aggregate_id);
-	add_place(b, t, false, created_us, id, limit);
+	add_place(b, t, false, at, limit);
 }
 
 void sql_overtaken(struct buf *b, const struct outbox_table *t, struct slice aggregate_type,
-	struct slice aggregate_id, int64_t created_us, uint64_t id, unsigned limit)
+	struct slice aggregate_id, struct place at, unsigned limit)
 {
 	buf_adds(b, "SELECT MAX(`status`='SENT') FROM (SELECT `status`");
 	add_from(b, t, aggregate_type, aggregate_id);
-	add_place(b, t, false, created_us, id, limit);
+	add_place(b, t, false, at, limit);
 	buf_adds(b, ") AS next");
 }
 

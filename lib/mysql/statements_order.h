@@ -28,16 +28,14 @@ enum walk_value {
 
 /* The rows of an aggregate just before, or just behind, a place in its order, the nearest first. */
 void sql_before(struct buf *b, const struct outbox_table *t, const char *owner,
-	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
-	unsigned limit);
+	struct slice aggregate_type, struct slice aggregate_id, struct place at, unsigned limit);
 void sql_behind(struct buf *b, const struct outbox_table *t, const char *owner,
-	struct slice aggregate_type, struct slice aggregate_id, int64_t created_us, uint64_t id,
-	unsigned limit);
+	struct slice aggregate_type, struct slice aggregate_id, struct place at, unsigned limit);
 
 /* Whether one of the next rows behind that place has been sent: 1 or NULL. A step, not a search:
  * where more than `limit` rows stand unsent behind it, it says no. */
 void sql_overtaken(struct buf *b, const struct outbox_table *t, struct slice aggregate_type,
-	struct slice aggregate_id, int64_t created_us, uint64_t id, unsigned limit);
+	struct slice aggregate_id, struct place at, unsigned limit);
 
 /* Waiting rows become claimable at once; at most SQL_IDS_MAX. */
 void sql_release_waiting(

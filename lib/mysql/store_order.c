@@ -32,10 +32,9 @@ static int begin(struct mysql_store *s, struct err *e)
 /* --- predecessors --------------------------------------------------------------------------- */
 
 struct walk {
-	int64_t created_us; /* the last row seen */
-	uint64_t id;
-	unsigned step; /* rows to be looked at */
-	unsigned seen; /* of those */
+	struct place at; /* the last row seen */
+	unsigned step;   /* rows to be looked at */
+	unsigned seen;   /* of those */
 	bool decided;
 };
 
@@ -63,23 +62,21 @@ static int row_before(
 	struct probing *p = arg;
 	struct order_probe *probe = &p->list[p->of_statement[statement]];
 	struct walk *w = &p->walks[p->of_statement[statement]];
-	struct walk_step at;
+	struct walk_step step;
 
 	(void)count, (void)e;
-	if (w->decided || !walk_read(v, p->pass_dead, &at))
+	if (w->decided || !walk_read(v, p->pass_dead, &step))
 		return 0;
 	w->seen++;
-	w->id = at.id;
-	w->created_us = at.created_us;
-	w->decided = at.sent || at.bars;
-	if (!at.bars)
+	w->at = step.at;
+	w->decided = step.sent || step.bars;
+	if (!step.bars)
 		return 0;
-	probe->head_id = at.id;
-	probe->head_created_us = at.created_us;
-	probe->head = at.head;
-	probe->head_due_us = at.due_us;
+	probe->head_at = step.at;
+	probe->head = step.head;
+	probe->head_due_us = step.due_us;
 	keep(probe->head_event_id, sizeof(probe->head_event_id),
-		at.head == HEAD_WAITING ? at.behind : v[WALK_EVENT_ID]);
+		step.head == HEAD_WAITING ? step.behind : v[WALK_EVENT_ID]);
 	return 0;
 }
 
@@ -108,7 +105,7 @@ static int step_back(struct probing *p, const size_t *open, size_t count, struct
 		p->of_statement[i] = open[i];
 		w->seen = 0;
 		sql_before(&s->text, &s->table, s->owner_sql, probe->aggregate_type,
-			probe->aggregate_id, w->created_us, w->id, w->step);
+			probe->aggregate_id, w->at, w->step);
 	}
 	if (store_run(s, &r, e) < 0)
 		return -1;
@@ -139,7 +136,7 @@ static int step_forward(struct probing *p, size_t count, size_t *from, struct er
 			buf_addc(&s->text, ';');
 		p->of_statement[n++] = *from;
 		sql_overtaken(&s->text, &s->table, probe->aggregate_type, probe->aggregate_id,
-			probe->created_us, probe->id, STEP_BEHIND);
+			probe->at, STEP_BEHIND);
 	}
 	return n > 0 ? store_run(s, &r, e) : 0;
 }
@@ -179,10 +176,8 @@ int mysql_store_predecessors(
 		return store_failed(s, e, "predecessors");
 	}
 	for (size_t i = 0; i < count; i++) {
-		p.walks[i] = (struct walk){
-			.created_us = list[i].created_us, .id = list[i].id, .step = STEP_FIRST
-		};
-		list[i].head_id = 0;
+		p.walks[i] = (struct walk){ .at = list[i].at, .step = STEP_FIRST };
+		list[i].head_at = (struct place){ 0 };
 		list[i].head_event_id[0] = '\0';
 		list[i].head = HEAD_READY;
 		list[i].head_due_us = 0;
@@ -211,27 +206,26 @@ static int row_behind(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
 	struct releasing *w = arg;
-	struct walk_step at;
+	struct walk_step step;
 
 	(void)statement, (void)count, (void)e;
-	if (w->walk.barred || w->full || !walk_read(v, w->pass_dead, &at))
+	if (w->walk.barred || w->full || !walk_read(v, w->pass_dead, &step))
 		return 0;
-	if (at.bars && at.head == HEAD_WAITING) {
+	if (step.bars && step.head == HEAD_WAITING) {
 		if (w->count == w->walk.limit) {
 			w->full = true;
 			return 0;
 		}
-		w->store->ids[w->count++] = at.id;
+		w->store->ids[w->count++] = step.at.id;
 		w->pending += value_is(v[WALK_STATUS], "PENDING");
-	} else if (at.bars && at.head != HEAD_READY && at.head != HEAD_OWNED) {
+	} else if (step.bars && step.head != HEAD_READY && step.head != HEAD_OWNED) {
 		w->walk.barred = true;
-		w->walk.by = at.head;
-		w->walk.due_us = at.due_us;
+		w->walk.by = step.head;
+		w->walk.due_us = step.due_us;
 		return 0;
 	}
 	w->seen++;
-	w->walk.id = at.id;
-	w->walk.created_us = at.created_us;
+	w->walk.at = step.at;
 	return 0;
 }
 
@@ -248,7 +242,7 @@ int mysql_store_release_waiting(
 	if (begin(s, e) < 0 || ROOM(s, ids, w.walk.limit, e) < 0)
 		return store_failed(s, e, "release waiting");
 	sql_behind(&s->text, &s->table, s->owner_sql, walk->aggregate_type, walk->aggregate_id,
-		walk->created_us, walk->id, PAGE);
+		walk->at, PAGE);
 	if (store_run(s, &found, e) < 0)
 		return store_failed(s, e, "release waiting");
 	w.walk.ended = !w.full && !w.walk.barred && w.seen < PAGE;

@@ -22,9 +22,9 @@ static void read_unsent(const struct slice *v, struct walk_step *out)
 bool walk_read(const struct slice *v, bool pass_dead, struct walk_step *out)
 {
 	*out = (struct walk_step){ .behind = v[WALK_BEHIND], .bars = true };
-	if (!value_id(v[WALK_ID], &out->id))
+	if (!value_id(v[WALK_ID], &out->at.id))
 		return false;
-	out->created_us = value_time_us(v[WALK_CREATED]);
+	out->at.created_us = value_time_us(v[WALK_CREATED]);
 	if (value_is(v[WALK_STATUS], "SENT")) {
 		out->sent = true;
 		out->bars = false;

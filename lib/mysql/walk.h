@@ -7,8 +7,7 @@
 #include "relay/store.h"
 
 struct walk_step {
-	uint64_t id;
-	int64_t created_us;
+	struct place at;
 	bool sent;            /* everything before it has been passed */
 	bool bars;            /* it must go before what is behind it */
 	enum order_head head; /* bars: what it is */

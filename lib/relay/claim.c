@@ -255,16 +255,16 @@ static void admit_probed(struct relay *r, struct event *ev, const struct order_p
 	char text[WAITING_SIZE];
 
 	ev->hazard |= probe->overtaken;
-	if (probe->head_id == 0) {
+	if (probe->head_at.id == 0) {
 		claim_admit(r, ev);
-	} else if (probe->head == HEAD_OWNED &&
-		   (lane_member(lane, probe->head_id) != NULL || is_confirmed(r, probe->head_id))) {
+	} else if (probe->head == HEAD_OWNED && (lane_member(lane, probe->head_at.id) != NULL ||
+							is_confirmed(r, probe->head_at.id))) {
 		claim_admit(r, ev);
-	} else if (lane->held != NULL && lane->held->id == probe->head_id) {
+	} else if (lane->held != NULL && lane->held->id == probe->head_at.id) {
 		verdict_held_too(r, ev);
 	} else {
 		if (lane_drains(lane) && probe->head == HEAD_WAITING)
-			lane_drain_from(lane, probe->head_created_us, probe->head_id);
+			lane_drain_from(lane, probe->head_at);
 		else if (lane_drains(lane) && probe->head != HEAD_OWNED)
 			lane_drained(&r->order, lane); /* it passed what bars the way */
 		snprintf(text, sizeof(text), WAITING_BEHIND "%s", probe->head_event_id);
@@ -317,8 +317,7 @@ static int ask(struct relay *r, unsigned count)
 		const struct event *ev = r->events[i];
 
 		r->probes[i] = (struct order_probe){
-			.id = ev->id,
-			.created_us = ev->created_us,
+			.at = event_place(ev),
 			.aggregate_type = event_part(ev, PART_AGGREGATE_TYPE),
 			.aggregate_id = event_part(ev, PART_AGGREGATE_ID),
 			.look_behind = is_late(r, ev),
@@ -588,6 +587,7 @@ static void claim(struct relay *r, const struct store_look *look)
  */
 static void on_barred(void *arg, const struct row *key, enum order_head what)
 {
+	const struct place at = { key->created_us, key->id };
 	struct relay *r = arg;
 	uint64_t hash = order_hash(&r->order, key->aggregate_type, key->aggregate_id);
 	struct lane *lane;
@@ -603,12 +603,12 @@ static void on_barred(void *arg, const struct row *key, enum order_head what)
 		return;
 	}
 	lane = lane_get(&r->order, hash);
-	if (lane == NULL || lane_drain(&r->order, lane, key->aggregate_type, key->aggregate_id,
-				    key->created_us, key->id) < 0) {
+	if (lane == NULL ||
+		lane_drain(&r->order, lane, key->aggregate_type, key->aggregate_id, at) < 0) {
 		r->leads = false;
 		return;
 	}
-	lane_drain_from(lane, key->created_us, key->id);
+	lane_drain_from(lane, at);
 }
 
 /* Newly leading: one page of what stands unsent where the FRESH scan will not see it. */

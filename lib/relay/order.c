@@ -137,8 +137,8 @@ bool lane_drains(const struct lane *lane)
 	return lane->type != NULL;
 }
 
-int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id,
-	int64_t created_us, uint64_t row_id)
+int lane_drain(
+	struct order *o, struct lane *lane, struct slice type, struct slice id, struct place behind)
 {
 	if (lane_drains(lane))
 		return 0;
@@ -152,7 +152,7 @@ int lane_drain(struct order *o, struct lane *lane, struct slice type, struct sli
 	}
 	lane->type_len = type.len;
 	lane->id_len = id.len;
-	lane->walk = (struct place){ created_us, row_id };
+	lane->walk = behind;
 	lane->walk_after_us = 0;
 	lane->released = 0;
 	lane->waits = false;
@@ -161,12 +161,12 @@ int lane_drain(struct order *o, struct lane *lane, struct slice type, struct sli
 	return 0;
 }
 
-void lane_drain_from(struct lane *lane, int64_t created_us, uint64_t row_id)
+void lane_drain_from(struct lane *lane, struct place at)
 {
-	if (place_before(lane->walk, (struct place){ created_us, row_id }))
+	if (place_before(lane->walk, at))
 		return;
 	/* of 0: the last one of the microsecond before */
-	lane->walk = (struct place){ row_id > 0 ? created_us : created_us - 1, row_id - 1 };
+	lane->walk = (struct place){ at.id > 0 ? at.created_us : at.created_us - 1, at.id - 1 };
 }
 
 void lane_drained(struct order *o, struct lane *lane)

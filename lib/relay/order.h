@@ -76,9 +76,9 @@ void lane_detach(struct order *o, struct event *ev);
 /* Asks for the release of the rows that wait behind this place; where that goes on already, it goes
  * on from where it is. 0, or -1 without memory. */
 int lane_drain(struct order *o, struct lane *lane, struct slice type, struct slice id,
-	int64_t created_us, uint64_t row_id);
+	struct place behind);
 /* The row at this place waits as well: the walk must not have passed it. */
-void lane_drain_from(struct lane *lane, int64_t created_us, uint64_t row_id);
+void lane_drain_from(struct lane *lane, struct place at);
 bool lane_drains(const struct lane *lane);
 void lane_drained(struct order *o, struct lane *lane);
 /* Puts the event in its place among those queued, by (created_at, id). */

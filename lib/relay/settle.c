@@ -125,9 +125,9 @@ static void lane_passed(struct relay *r, struct event *ev)
 	if (barred_rows(&r->order, lane->hash) > 0 &&
 		(ev->hazard || !barred_walked(&r->order, lane->hash)))
 		(void)lane_drain(&r->order, lane, event_part(ev, PART_AGGREGATE_TYPE),
-			event_part(ev, PART_AGGREGATE_ID), ev->created_us, ev->id);
+			event_part(ev, PART_AGGREGATE_ID), event_place(ev));
 	if (ev->hazard && lane_drains(lane))
-		lane_drain_from(lane, ev->created_us, ev->id); /* others wait behind it */
+		lane_drain_from(lane, event_place(ev)); /* others wait behind it */
 	if (lane->head == ev)
 		lane_next(r, lane);
 }
@@ -250,7 +250,7 @@ void verdict_held(struct relay *r, struct event *ev, int64_t delay_us, const cha
 	lane->holding++;
 	lane->held = ev;
 	if (lane_drains(lane))
-		lane_drain_from(lane, ev->created_us, ev->id);
+		lane_drain_from(lane, event_place(ev));
 	if (lane->head == ev)
 		send_back_queue(r, lane, ev, delay_us);
 }
@@ -547,8 +547,7 @@ bool drain_turn(struct relay *r)
 		.aggregate_type = { lane->type, lane->type_len },
 		.aggregate_id = { lane->id, lane->id_len },
 		.limit = lane_share(r),
-		.created_us = lane->walk.created_us,
-		.id = lane->walk.id,
+		.at = lane->walk,
 	};
 	if (r->store->ops->release_waiting(
 		    r->store, &walk, r->source->on_dead == ON_DEAD_PASS, &e) < 0) {
@@ -562,8 +561,7 @@ bool drain_turn(struct relay *r)
 		scan_released(&r->scan, lane->walk.created_us);
 	if (walk.released > walk.fresh)
 		claim_due_after(r, 0);
-	lane->walk.created_us = walk.created_us;
-	lane->walk.id = walk.id;
+	lane->walk = walk.at;
 	lane->walk_after_us = r->now_us + US_PER_SEC;
 	lane->released = walk.released;
 	/* another owner's: nobody tells us when it has gone */

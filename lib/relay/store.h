@@ -89,13 +89,11 @@ enum order_head {
 
 /* The place of a row in its aggregate's order, and what stands before it. */
 struct order_probe {
-	uint64_t id;
-	int64_t created_us;
+	struct place at;
 	struct slice aggregate_type, aggregate_id;
 	bool look_behind; /* is it overtaken? */
 	/* out: the nearest earlier row of the aggregate that is neither SENT nor passed by */
-	int64_t head_created_us;
-	uint64_t head_id;       /* 0: none, the way is free */
+	struct place head_at;   /* id 0: none, the way is free */
 	char head_event_id[65]; /* its event_id; where it waits itself, that of the row it waits for
 				 */
 	enum order_head head;   /* what it is */
@@ -107,9 +105,8 @@ struct order_probe {
  * before a row that bars what comes behind it. */
 struct order_walk {
 	struct slice aggregate_type, aggregate_id;
-	unsigned limit;     /* at most so many are released in a call, and 1,000 looked at */
-	int64_t created_us; /* in: from behind this place; out: the last row seen */
-	uint64_t id;
+	unsigned limit;    /* at most so many are released in a call, and 1,000 looked at */
+	struct place at;   /* in: from behind this place; out: the last row seen */
 	unsigned released; /* out */
 	unsigned fresh;    /* out: those of them that are ROW_FRESH now; the others are ROW_RETRY */
 	bool ended;        /* out: the aggregate has no more rows */

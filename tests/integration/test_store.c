@@ -2227,8 +2227,8 @@ END_TEST
 
 static struct order_probe probe_of(uint64_t id, const char *aggregate)
 {
-	return (struct order_probe){ .id = id,
-		.created_us = INT64_C(1767225600000000) + (int64_t)id * US_PER_SEC,
+	return (struct order_probe){ .at = { INT64_C(1767225600000000) + (int64_t)id * US_PER_SEC,
+					     id },
 		.aggregate_type = SLICE_LIT("order"),
 		.aggregate_id = slice_str(aggregate),
 		.look_behind = true };
@@ -2265,23 +2265,23 @@ START_TEST(the_nearest_unsent_predecessor_is_found)
 	p[4] = probe_of(33, "a");
 	p[5] = probe_of(10, "none");
 	ck_assert_msg(s->ops->predecessors(s, p, 6, false, &e) == 0, "%s", e.text);
-	ck_assert_uint_eq(p[0].head_id, 0);
-	ck_assert_uint_eq(p[1].head_id, 5); /* not 9: another aggregate, by its bytes */
+	ck_assert_uint_eq(p[0].head_at.id, 0);
+	ck_assert_uint_eq(p[1].head_at.id, 5); /* not 9: another aggregate, by its bytes */
 	ck_assert_int_eq(p[1].head, HEAD_DEAD);
 	ck_assert_str_eq(p[1].head_event_id, "e4");
-	ck_assert_uint_eq(p[2].head_id, 28);
+	ck_assert_uint_eq(p[2].head_at.id, 28);
 	ck_assert_int_eq(p[2].head, HEAD_RETRY);
 	ck_assert_int_gt(p[2].head_due_us, 90 * US_PER_SEC);
-	ck_assert_uint_eq(p[3].head_id, 30);
+	ck_assert_uint_eq(p[3].head_at.id, 30);
 	ck_assert_int_eq(p[3].head, HEAD_OWNED);
 	ck_assert_int_gt(p[3].head_due_us, 40 * US_PER_SEC);
-	ck_assert_uint_eq(p[4].head_id, 32);
+	ck_assert_uint_eq(p[4].head_at.id, 32);
 	ck_assert_int_eq(p[4].head, HEAD_PROCESSING);
 	ck_assert_int_eq(p[4].head_due_us, 0);
-	ck_assert_uint_eq(p[5].head_id, 0);
+	ck_assert_uint_eq(p[5].head_at.id, 0);
 	ck_assert_int_eq(s->ops->predecessors(s, p, 6, true, &e), 0);
-	ck_assert_uint_eq(p[1].head_id, 0);
-	ck_assert_uint_eq(p[2].head_id, 28);
+	ck_assert_uint_eq(p[1].head_at.id, 0);
+	ck_assert_uint_eq(p[2].head_at.id, 28);
 	free_store(s);
 }
 END_TEST
@@ -2305,16 +2305,16 @@ START_TEST(a_head_that_waits_itself_is_named_by_what_it_waits_for)
 	p[1] = probe_of(12, "a");
 	p[2] = probe_of(14, "a");
 	ck_assert_msg(s->ops->predecessors(s, p, 3, false, &e) == 0, "%s", e.text);
-	ck_assert_uint_eq(p[0].head_id, 4);
+	ck_assert_uint_eq(p[0].head_at.id, 4);
 	ck_assert_int_eq(p[0].head, HEAD_WAITING);
 	ck_assert_str_eq(p[0].head_event_id, "the-head");
 	ck_assert_int_gt(p[0].head_due_us, 25 * US_PER_SEC);
 	ck_assert(p[0].overtaken); /* by 9 */
-	ck_assert_uint_eq(p[1].head_id, 11);
+	ck_assert_uint_eq(p[1].head_at.id, 11);
 	ck_assert_int_eq(p[1].head, HEAD_DELAYED);
 	ck_assert_str_eq(p[1].head_event_id, "e10");
 	ck_assert(!p[1].overtaken);
-	ck_assert_uint_eq(p[2].head_id, 13);
+	ck_assert_uint_eq(p[2].head_at.id, 13);
 	ck_assert_int_eq(p[2].head, HEAD_READY);
 	free_store(s);
 }
@@ -2350,7 +2350,7 @@ START_TEST(waiting_rows_are_released_in_their_order_up_to_what_bars_the_rest)
 	    "behind e60' WHERE id>60;"
 	    "UPDATE outbox_event SET status='RETRY' WHERE id=65;"
 	    "UPDATE outbox_event SET last_error='NACKED: x' WHERE id=2564");
-	w.created_us = US_PER_SEC; /* 1970: from the beginning */
+	w.at.created_us = US_PER_SEC; /* 1970: from the beginning */
 	ck_assert_int_eq(walk_on(s, &w, "a", 10), 10);
 	ck_assert_uint_eq(w.fresh, 9);
 	ck_assert(!w.ended && !w.barred);
@@ -2360,7 +2360,7 @@ START_TEST(waiting_rows_are_released_in_their_order_up_to_what_bars_the_rest)
 	ck_assert_uint_eq(k->row[1].id, 61);
 	ck_assert_uint_eq(k->row[2].id, 62);
 	ck_assert_str_eq(k->row[1].last_error, "NULL");
-	other.created_us = US_PER_SEC;
+	other.at.created_us = US_PER_SEC;
 	ck_assert_int_eq(walk_on(s, &other, "A", 10), 0);
 	ck_assert(other.ended);
 	for (total = 10; !w.ended && !w.barred; total += w.released)

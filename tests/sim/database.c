@@ -858,24 +858,23 @@ static int64_t head_due(const struct world *w, const struct trow *r)
 static void probe(struct fake_store *s, struct order_probe *p, bool pass_dead)
 {
 	struct world *w = s->a->w;
-	struct trow *at = w->table.rows[p->id];
-	struct tnode key = { .k1 = p->created_us, .id = p->id };
+	struct trow *at = w->table.rows[p->at.id];
+	struct tnode key = { .k1 = p->at.created_us, .id = p->at.id };
 	struct trow *r = row_of_order(tree_before(at->aggregate->unsent, &key)), *sent;
 
 	if (!slice_eq(p->aggregate_id, slice_str(at->aggregate->id)) ||
 		!slice_eq(p->aggregate_type, slice_str(at->aggregate->type)))
-		wrong(w, "row %" PRIu64 " asked about under another aggregate", p->id);
+		wrong(w, "row %" PRIu64 " asked about under another aggregate", p->at.id);
 	while (r != NULL && !bars(r, pass_dead))
 		r = row_of_order(tree_before(at->aggregate->unsent, &r->order));
-	p->head_id = 0;
+	p->head_at = (struct place){ 0 };
 	p->overtaken = false;
 	p->overtaken = tree_after(at->aggregate->sent, &key) != NULL;
 	/* Going back, the first that is SENT ends the search: what is before has been passed. */
 	sent = row_of_order(tree_before(at->aggregate->sent, &key));
 	if (r == NULL || (sent != NULL && precedes(r, sent)))
 		return;
-	p->head_id = r->id;
-	p->head_created_us = r->created_us;
+	p->head_at = (struct place){ r->created_us, r->id };
 	p->head = head_of(s, r);
 	p->head_due_us = head_due(w, r);
 	if (p->head == HEAD_WAITING)
@@ -923,7 +922,7 @@ static void walk_on(struct fake_store *s, struct aggregate *a, struct order_walk
 	bool pass_dead, bool happens)
 {
 	struct world *w = s->a->w;
-	struct tnode key = { .k1 = walk->created_us, .id = walk->id };
+	struct tnode key = { .k1 = walk->at.created_us, .id = walk->at.id };
 	struct trow *r = row_of_order(tree_after(a->unsent, &key));
 
 	walk->released = walk->fresh = 0;
@@ -945,8 +944,7 @@ static void walk_on(struct fake_store *s, struct aggregate *a, struct order_walk
 			walk->due_us = head_due(w, r);
 			return;
 		}
-		walk->created_us = r->created_us;
-		walk->id = r->id;
+		walk->at = (struct place){ r->created_us, r->id };
 	}
 	walk->ended = r == NULL;
 }

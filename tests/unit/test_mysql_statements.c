@@ -241,13 +241,15 @@ START_TEST(aggregates_are_told_apart_by_bytes)
 	struct outbox_table t = table_of();
 	struct buf b = { 0 };
 
-	sql_before(&b, &t, "'me'", SLICE_LIT("order"), SLICE_LIT("it's"), 0, 5, 8);
+	sql_before(
+		&b, &t, "'me'", SLICE_LIT("order"), SLICE_LIT("it's"), (struct place){ 0, 5 }, 8);
 	ck_assert_ptr_nonnull(strstr(text_of(&b), "FORCE INDEX (`a`)"));
 	ck_assert_ptr_nonnull(strstr(text_of(&b),
 		"CAST(CONVERT(`aggregate_id` USING utf8mb4) AS BINARY)=_binary'it\\'s'"));
 	buf_reset(&b);
 	t.aggregate_binary[1] = true;
-	sql_before(&b, &t, "'me'", SLICE_LIT("order"), (struct slice){ "\0\xFF", 2 }, 0, 5, 8);
+	sql_before(&b, &t, "'me'", SLICE_LIT("order"), (struct slice){ "\0\xFF", 2 },
+		(struct place){ 0, 5 }, 8);
 	ck_assert_ptr_nonnull(strstr(text_of(&b), "`aggregate_id`=_binary'\\0\xFF'"));
 	buf_fini(&b);
 }

@@ -101,8 +101,10 @@ START_TEST(a_lane_lives_as_long_as_it_has_events_or_drains)
 	lane_attach(lane, &a);
 	lane_attach(lane, &b);
 	lane->head = &a;
-	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), 100, 7), 0);
-	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), 200, 8), 0);
+	ck_assert_int_eq(
+		lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), (struct place){ 100, 7 }), 0);
+	ck_assert_int_eq(
+		lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), (struct place){ 200, 8 }), 0);
 	ck_assert_int_eq(lane->walk.created_us, 100); /* it goes on from where it is */
 	lane_detach(&o, &a);
 	ck_assert_ptr_null(lane->head);
@@ -129,14 +131,15 @@ START_TEST(a_walk_goes_back_to_before_a_row_that_waits_as_well)
 	lane_attach(lane, &a);
 	ck_assert_int_eq(barred_add(&o, 5), 0);
 	ck_assert(!barred_walked(&o, 5));
-	ck_assert_int_eq(lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), 100, 7), 0);
+	ck_assert_int_eq(
+		lane_drain(&o, lane, SLICE_LIT("t"), SLICE_LIT("i"), (struct place){ 100, 7 }), 0);
 	ck_assert(barred_walked(&o, 5));
-	lane_drain_from(lane, 100, 8);
+	lane_drain_from(lane, (struct place){ 100, 8 });
 	ck_assert_uint_eq(lane->walk.id, 7); /* still before it */
-	lane_drain_from(lane, 100, 7);
+	lane_drain_from(lane, (struct place){ 100, 7 });
 	ck_assert_int_eq(lane->walk.created_us, 100);
 	ck_assert_uint_eq(lane->walk.id, 6);
-	lane_drain_from(lane, 50, 0);
+	lane_drain_from(lane, (struct place){ 50, 0 });
 	ck_assert_int_eq(lane->walk.created_us, 49);
 	ck_assert_uint_eq(lane->walk.id, UINT64_MAX);
 	ck_assert_int_eq(barred_load(&o, 5, false), 0);
