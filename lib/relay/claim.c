@@ -520,7 +520,7 @@ static void claim(struct relay *r, const struct store_look *look)
 	int64_t start_us = relay_clock(r);
 	struct claim_spec spec = { .total = limit,
 		.lease_us = r->source->lease_us,
-		.since_us = scan_begin(&r->scan, start_us, look != NULL) };
+		.since_us = scan_begin(&r->scan, start_us, look != NULL && !r->pacer.hot) };
 	struct err e = { 0 };
 	bool unknown = false, sought;
 	unsigned got;

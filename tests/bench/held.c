@@ -1,9 +1,10 @@
 /* held.c: claims while a long snapshot (a backup, a forgotten session) keeps the server from
  * purging the index entries of rows that have been sent: the daemon's own histogram over the first
- * and the last 20,000 events. */
+ * and the last of them. */
 #include "bench.h"
 
-#define PART 20000
+/* A twentieth of the events: seconds, so that claims of every kind are among them. */
+#define PART(events) ((events) / 20 + 1)
 
 struct claims {
 	double seconds, count, events;
@@ -32,7 +33,7 @@ void measure_held(const struct bench *b, struct report *r)
 {
 	struct daemon_conf conf = { .sources = 1, .http_port = free_port() };
 	MYSQL *snapshot = db_another(b);
-	uint64_t part = b->held / 4 < PART ? b->held / 4 : PART;
+	uint64_t part = PART(b->held);
 	struct claims from, first, before, last;
 	pid_t pid;
 
