@@ -113,13 +113,7 @@ static void on_timer(struct ev_loop *loop, ev_timer *t, int revents)
 static void on_io(struct ev_loop *loop, ev_io *io, int revents)
 {
 	(void)loop, (void)revents;
-	turn(container_of(io, struct worker, io));
-}
-
-static void on_answer(struct ev_loop *loop, ev_io *io, int revents)
-{
-	(void)loop, (void)revents;
-	turn(container_of(io, struct worker, store_io));
+	turn(io->data);
 }
 
 static void on_wake(struct ev_loop *loop, ev_async *a, int revents)
@@ -244,7 +238,8 @@ int worker_start(struct worker **out, const struct worker_conf *conf, void (*end
 	}
 	ev_timer_init(&w->timer, on_timer, 0, 0);
 	ev_io_init(&w->io, on_io, -1, EV_READ);
-	ev_io_init(&w->store_io, on_answer, -1, EV_READ);
+	ev_io_init(&w->store_io, on_io, -1, EV_READ);
+	w->io.data = w->store_io.data = w;
 	ev_async_init(&w->wake, on_wake);
 	ev_async_start(w->loop, &w->wake);
 	atomic_store(&w->turned_us, clock_mono_us());

@@ -191,16 +191,12 @@ static int leave(struct fake_store *s, enum fate fate, bool *unknown, struct err
 	return err_set(e, ERR_LINK, 2013, "lost connection at commit");
 }
 
-static int db_connect(struct store *base, struct err *e)
+/* A new connection's way to the server. */
+static int reach(struct fake_store *s, struct err *e)
 {
-	struct fake_store *s = self(base);
 	struct world *w = s->a->w;
 
 	w->tally->connects++;
-	w->tally->statements++;
-	s->a->window_statements++;
-	if (s->session != NULL)
-		wrong(w, "connect() of a store that is connected");
 	if (!actor_wait(s->a, latency(w)))
 		return gone(e);
 	if (w->now_us < w->spell.db_cut[s->a->index]) {
@@ -209,6 +205,20 @@ static int db_connect(struct store *base, struct err *e)
 	}
 	if (w->now_us < w->spell.db_refuse)
 		return err_set(e, ERR_LINK, 2003, "connection refused");
+	return 0;
+}
+
+static int db_connect(struct store *base, struct err *e)
+{
+	struct fake_store *s = self(base);
+	struct world *w = s->a->w;
+
+	w->tally->statements++;
+	s->a->window_statements++;
+	if (s->session != NULL)
+		wrong(w, "connect() of a store that is connected");
+	if (reach(s, e) < 0)
+		return -1;
 	if (w->now_us < w->spell.db_config)
 		return err_set(e, ERR_CONFIG, 1045, "access denied");
 	s->session = calloc(1, sizeof(*s->session));
@@ -689,14 +699,9 @@ static int open_second(struct fake_store *s, struct err *e)
 {
 	struct world *w = s->a->w;
 
-	w->tally->connects++;
-	if (!actor_wait(s->a, latency(w)))
-		return gone(e);
-	if (w->now_us < w->spell.db_cut[s->a->index]) {
-		(void)actor_wait(s->a, w->source.database.connect_timeout_us);
-		return err_set(e, ERR_LINK, 2003, "connect timed out");
-	}
-	if (w->now_us < w->spell.db_refuse || (w->faulty && chance(w, 0.1)))
+	if (reach(s, e) < 0)
+		return -1;
+	if (w->faulty && chance(w, 0.1))
 		return err_set(e, ERR_LINK, 1040, "too many connections");
 	s->second = true;
 	return 0;

@@ -253,9 +253,8 @@ static int run_head(struct tally *t, int verbose)
 		world_run(&p, t, verbose, &failure);
 		took_us[i % 2] += burst_us / HEAD_RUNS;
 	}
-	printf("sim: 95,000 of 100,000 events of 1,000 aggregates took %.3f s, with as many behind "
-	       "a "
-	       "stuck head %.3f s\n",
+	printf("sim: 95,000 of 100,000 events of 1,000 aggregates took %.3f s, "
+	       "with as many behind a stuck head %.3f s\n",
 		(double)took_us[0] / SEC, (double)took_us[1] / SEC);
 	if (failure == NULL && (double)took_us[1] * 0.9 > (double)took_us[0])
 		failure = strdup("a stuck head costs the others more than a tenth");
