@@ -335,10 +335,13 @@ static void check_exchange(struct report *r, const struct source_conf *source,
 static void mend_connection(
 	const struct broker_conf *broker, const struct err *e, char *fix, size_t size)
 {
-	if (e->code == EPROTO || strstr(e->text, "no AMQP at all") != NULL)
-		snprintf(fix, size,
-			"correct hosts: 5672 is AMQP's usual port, 5671 the one with TLS, which "
-			"needs tls.mode");
+	static const char ports[] =
+		"5672 is AMQP's usual port, 5671 the one with TLS, which needs tls.mode";
+
+	if (e->code == EPROTO)
+		snprintf(fix, size, "correct hosts: %s", ports);
+	else if (strstr(e->text, "no AMQP at all") != NULL)
+		snprintf(fix, size, "see whether the broker is well, or correct hosts: %s", ports);
 	else if (strcasestr(e->text, "certificate") != NULL || strcasestr(e->text, "TLS") != NULL ||
 		 strstr(e->text, "tls.") != NULL)
 		snprintf(fix, size,

@@ -436,6 +436,8 @@ static int wrong_protocol(const struct connection *c, struct err *e)
 static int read_start(
 	struct connection *c, int64_t deadline_us, struct server_start *s, struct err *e)
 {
+	const char *perhaps =
+		c->stream.tls == NULL ? " (a TLS port, or no AMQP at all?)" : " (no AMQP at all?)";
 	struct frame f;
 	int found = next_frame(c, deadline_us, &f, e);
 
@@ -443,10 +445,10 @@ static int read_start(
 		(e->code == AMQP_STATUS_BAD_AMQP_DATA || c->in.data[0] != AMQP_FRAME_METHOD))
 		return wrong_protocol(c, e);
 	if (found < 0)
-		return err_wrap(e, "before the AMQP handshake%s",
-			c->stream.tls == NULL ? " (a TLS port, or no AMQP at all?)" : "");
+		return err_wrap(e, "before the AMQP handshake%s", perhaps);
 	if (found == 0)
-		return err_set(e, ERR_LINK, ETIMEDOUT, "connected, but no AMQP greeting in time");
+		return err_set(e, ERR_LINK, ETIMEDOUT, "connected, but no AMQP greeting in time%s",
+			perhaps);
 	if (codec_connection_start(&f, s, e) < 0)
 		return wrong_protocol(c, e);
 	if (s->major != 0 || s->minor != 9)

@@ -18,7 +18,8 @@ struct deployment {
 	/* As administrator, in the schema; $S is its name, $U the relay's account. */
 	const char *breaks, *undo;
 	/* In the configuration: the first `from` becomes `to`. $CA, $OTHER, $DEAD (a port where
-	 * nobody listens), $HTTP (one where a web server does), $DIR. */
+	 * nobody listens), $HTTP (one where a web server does), $SILENT (one that never answers),
+	 * $DIR. */
 	const char *from, *to;
 	const char *exposes; /* a file open to every user: "config", or a secret's name */
 	const char *probe;
@@ -251,6 +252,10 @@ static const struct deployment deployments[] = {
 		.from = "    hosts: ", .to = "    hosts: [\"127.0.0.1:$HTTP\"] #",
 		.severity = "fault", .where = "broker main", .what = "no AMQP at all",
 		.fix = "5672 is AMQP's usual port" },
+	{ "a server in place of the broker that waits for words of its own",
+		.from = "    hosts: ", .to = "    hosts: [\"127.0.0.1:$SILENT\"] #",
+		.severity = "fault", .where = "broker main", .what = "no AMQP at all",
+		.fix = "5672 is AMQP's usual port" },
 	{ "a broker's certificate that nobody vouches for", .from = "    hosts: ",
 		.to = "    tls: { mode: verify_identity, ca_file: \"$OTHER\" }\n    hosts: "
 		      "[\"127.0.0.1:$AMQPS\"] #",
@@ -262,20 +267,22 @@ struct stage {
 	struct rig rig;
 	struct conf conf;
 	struct daemon *d;
+	struct fake_broker *silent;
 	unsigned dead, http;
 };
 
 /* With what $NAMES stand for; to be freed. */
 static char *expand(const struct stage *s, const char *text)
 {
-	char dead[16], http[16], account[100];
+	char dead[16], http[16], silent[16], account[100];
 	const struct {
 		const char *name, *value;
 	} names[] = { { "$OTHER", getenv("OUTBOXD_TEST_OTHER_CA_FILE") },
 		{ "$CA", getenv("OUTBOXD_TEST_CA_FILE") },
 		{ "$AMQPS", getenv("OUTBOXD_TEST_AMQPS_PORT") }, { "$DEAD", dead },
-		{ "$HTTP", http }, { "$DIR", s->d->dir }, { "$S", s->rig.schema[0].name },
-		{ "$P", s->rig.schema[0].password }, { "$U", account } };
+		{ "$HTTP", http }, { "$SILENT", silent }, { "$DIR", s->d->dir },
+		{ "$S", s->rig.schema[0].name }, { "$P", s->rig.schema[0].password },
+		{ "$U", account } };
 	char *out = NULL;
 	size_t size;
 	FILE *f = open_memstream(&out, &size);
@@ -283,6 +290,7 @@ static char *expand(const struct stage *s, const char *text)
 	REQUIRE(f != NULL);
 	snprintf(dead, sizeof(dead), "%u", s->dead);
 	snprintf(http, sizeof(http), "%u", s->http);
+	snprintf(silent, sizeof(silent), "%u", fake_broker_port(s->silent));
 	snprintf(account, sizeof(account), "'%s'@'%%'", s->rig.schema[0].user);
 	while (*text != '\0') {
 		size_t i = 0;
@@ -426,6 +434,7 @@ static void stage_open(struct stage *s)
 	rig_conf(&s->rig, &s->conf);
 	s->conf.ordering = "aggregate";
 	s->d = daemon_new("check");
+	s->silent = fake_broker_start(&(struct fake_rules){ .silent = true });
 	s->dead = env_free_port();
 	s->http = api != NULL ? (unsigned)atoi(strrchr(api, ':') + 1) : 1;
 	mq_unbind(s->rig.mq, s->rig.queue, s->rig.exchange, "#");
@@ -435,6 +444,7 @@ static void stage_open(struct stage *s)
 static void stage_close(struct stage *s)
 {
 	daemon_free(s->d);
+	fake_broker_stop(s->silent);
 	rig_close(&s->rig);
 }
 

@@ -863,8 +863,10 @@ START_TEST(strangers_on_the_port_are_told_apart)
 	fails(&(struct fake_rules){ BANNER("\1\0\0\0\0\0\4\0\x0a\0\x0a\xCE") }, ERR_CONFIG, EPROTO,
 		"does not speak AMQP");
 	fails(&(struct fake_rules){ .hang_up = true }, ERR_LINK, 0, "before the AMQP handshake");
-	fails(&(struct fake_rules){ .silent = true }, ERR_LINK, ETIMEDOUT, "no AMQP greeting");
-	fails(&(struct fake_rules){ BANNER("\1") }, ERR_LINK, ETIMEDOUT, "no AMQP greeting");
+	fails(&(struct fake_rules){ .silent = true }, ERR_LINK, ETIMEDOUT,
+		"no AMQP greeting in time (a TLS port, or no AMQP at all?)");
+	fails(&(struct fake_rules){ BANNER("\1") }, ERR_LINK, ETIMEDOUT,
+		"no AMQP greeting in time (a TLS port, or no AMQP at all?)");
 	fails(&(struct fake_rules){ .frame_max = 1 }, ERR_CONFIG, 0, "frames of 1 bytes");
 	fails(&(struct fake_rules){ .no_plain = true }, ERR_CONFIG, 0, "PLAIN");
 }
