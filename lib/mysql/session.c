@@ -198,7 +198,7 @@ static int fail(struct session *c, bool cut, struct err *e)
 	enum err_kind kind = mysql_error_kind(code, mysql_sqlstate(c->db));
 
 	if (cut) {
-		err_set(e, ERR_LINK, code, "no answer within query_timeout");
+		err_set(e, ERR_LINK, code, "cut off: no answer in time");
 		drop(c);
 		return -1;
 	}
@@ -270,7 +270,7 @@ static int in_time(struct session *c, struct err *e)
 	if (clock_mono_us() < c->deadline_us)
 		return 0;
 	drop(c);
-	return err_set(e, ERR_LINK, 0, "no time left within query_timeout");
+	return err_set(e, ERR_LINK, 0, "not done within query_timeout");
 }
 
 /* The second half of a call that is being watched; `rc` is what the library said to the first. */
@@ -316,14 +316,10 @@ int session_answer(struct session *c, struct reply *r, struct err *e)
 {
 	struct pollfd p = { .fd = session_fd(c), .events = POLLIN };
 
-	if (c->db != NULL && poll(&p, 1, 0) == 0) {
-		if (clock_mono_us() < c->deadline_us)
-			return 1;
-		drop(c);
-		return err_set(e, ERR_LINK, 0, "no answer within query_timeout");
-	}
 	if (in_time(c, e) < 0)
 		return -1;
+	if (poll(&p, 1, 0) == 0)
+		return 1;
 	watch(c, p.fd);
 	return finish(c, mysql_read_query_result(c->db), r, e);
 }

@@ -1791,6 +1791,19 @@ static unsigned sessions_of_ours(void)
 		schema);
 }
 
+/* Until ROLLBACK. */
+static void lock_row(unsigned id)
+{
+	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=%u FOR "
+	    "UPDATE",
+		id);
+}
+
+static void put_back(void)
+{
+	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
+}
+
 START_TEST(sent_is_written_on_a_second_session_while_the_first_one_claims)
 {
 	struct store *s = fresh_store(ddl_outbox);
@@ -1805,8 +1818,7 @@ START_TEST(sent_is_written_on_a_second_session_while_the_first_one_claims)
 		k);
 	ck_assert_uint_eq(sessions_of_ours(), 1);
 	/* its rows are locked: it cannot be done yet */
-	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=2 FOR "
-	    "UPDATE");
+	lock_row(2);
 	ck_assert_msg(s->ops->settle_begin(s, ids, 4, &e) == 0, "%s", e.text);
 	ck_assert_uint_eq(sessions_of_ours(), 2);
 	claim(s, &everything, k);
@@ -1854,9 +1866,8 @@ START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
 	settle(s, list, 3);
 	ck_assert(!list[0].lost && list[1].lost && !list[2].lost);
 	/* a row of them stays locked */
-	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
-	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=3 FOR "
-	    "UPDATE");
+	put_back();
+	lock_row(3);
 	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), 0);
 	ck_assert_int_eq(ended(s, &e), -1);
 	ck_assert_msg(e.kind == ERR_RETRY, "%s", e.text);
@@ -1865,9 +1876,8 @@ START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
 	ck_assert(!list[0].lost && !list[1].lost && !list[2].lost);
 	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='SENT'"), 3);
 	/* the session is killed */
-	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
-	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=3 FOR "
-	    "UPDATE");
+	put_back();
+	lock_row(3);
 	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), 0);
 	sql("KILL %" PRId64,
 		number("SELECT id FROM information_schema.processlist WHERE user='%s' AND info "
@@ -1880,7 +1890,7 @@ START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
 	settle(s, list, 3);
 	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='SENT'"), 3);
 	/* none can be had */
-	sql("UPDATE outbox_event SET status='PROCESSING',locked_by='me/1/0',sent_at=NULL");
+	put_back();
 	sql("ALTER USER '%s'@'%%' WITH MAX_USER_CONNECTIONS 1", schema);
 	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), -1);
 	ck_assert_ptr_nonnull(strstr(e.text, "max_user_connections"));
