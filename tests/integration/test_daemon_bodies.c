@@ -178,7 +178,11 @@ static void write_documents(struct rig *r, struct rng *rng, unsigned first, unsi
 		r->schema[0].name);
 	for (unsigned i = first; i < first + count; i++) {
 		buf_reset(&doc);
-		add_document(&doc, rng);
+		if (i == 0)
+			add_string(
+				&doc, rng, TEXT_MAX / 3); /* one is long, whatever the dice say */
+		else
+			add_document(&doc, rng);
 		buf_addf(&sql, "%s('d-%u','doc','a%u','written','", i > first ? "," : "", i,
 			i % 997);
 		for (size_t at = 0; at < doc.len; at++) {

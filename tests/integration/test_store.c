@@ -1850,6 +1850,7 @@ START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
 	const uint64_t ids[] = { 1, 2, 3 };
 	struct err e = { 0 };
 	struct store_look l;
+	int64_t id;
 
 	free_store(s);
 	add_rows(4);
@@ -1879,10 +1880,11 @@ START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
 	put_back();
 	lock_row(3);
 	ck_assert_int_eq(s->ops->settle_begin(s, ids, 3, &e), 0);
-	sql("KILL %" PRId64,
-		number("SELECT id FROM information_schema.processlist WHERE user='%s' AND info "
-		       "LIKE '%%SENT%%'",
-			schema));
+	while ((id = number("SELECT id FROM information_schema.processlist WHERE user='%s' AND "
+			    "info LIKE '%%SENT%%'",
+			schema)) <= 0)
+		usleep(1000); /* it has not come to the statement yet */
+	sql("KILL %" PRId64, id);
 	ck_assert_int_eq(ended(s, &e), -1);
 	ck_assert_msg(e.kind == ERR_LINK, "%s", e.text);
 	sql("ROLLBACK");
