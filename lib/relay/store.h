@@ -56,10 +56,6 @@ struct row_sink {
 	/* Ordered sources: a row that sorts before the last FRESH one taken, but that somebody else
 	 * has locked just now, so that it was skipped: its aggregate must wait. */
 	int (*skipped)(void *arg, const struct row *key);
-	/* NULL, or called every few milliseconds while the server marks the rows: the broker need
-	 * not wait for the database. Nothing is decided yet of the rows that were
-	 * taken. It must not call the store, and not block. */
-	void (*meanwhile)(void *arg);
 	void *arg;
 };
 
