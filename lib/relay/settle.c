@@ -493,14 +493,12 @@ bool renew_turn(struct relay *r)
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
 
-		if (!r->lost[i]) {
-			ev->lease_end_us = start_us + lease_us;
-		} else if (ev->state == EVENT_PUBLISHED) {
+		if (r->lost[i] && ev->state == EVENT_PUBLISHED)
 			ev->lost = true; /* the publisher still owes its outcome */
-		} else if (ev->state == EVENT_CLAIMED || ev->state == EVENT_UNKNOWN) {
+		else if (r->lost[i] && (ev->state == EVENT_CLAIMED || ev->state == EVENT_UNKNOWN))
 			verdict_lost(r, ev);
-		}
-		/* Those being settled learn it from the settlement. */
+		else /* those being settled learn it from the settlement, not from here again */
+			ev->lease_end_us = start_us + lease_us;
 	}
 	return true;
 }
