@@ -436,8 +436,7 @@ static int wrong_protocol(const struct connection *c, struct err *e)
 static int read_start(
 	struct connection *c, int64_t deadline_us, struct server_start *s, struct err *e)
 {
-	const char *perhaps =
-		c->stream.tls == NULL ? " (a TLS port, or no AMQP at all?)" : " (no AMQP at all?)";
+	const char *perhaps = c->stream.tls == NULL ? " (a TLS port, or no AMQP at all?)" : "";
 	struct frame f;
 	int found = next_frame(c, deadline_us, &f, e);
 
