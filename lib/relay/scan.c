@@ -12,10 +12,12 @@ void scan_restart(struct scan *s)
 
 int64_t scan_begin(struct scan *s, int64_t now_us, bool whole)
 {
+	bool whole_before = s->kind == SCAN_WHOLE;
+
 	s->kind = now_us < s->next_whole_us ? SCAN_PART : SCAN_WHOLE;
 	if (whole || s->from_us == 0) {
 		s->kind = SCAN_WHOLE;
-	} else if (s->kind == SCAN_WHOLE && now_us >= s->next_try_us &&
+	} else if (s->kind == SCAN_WHOLE && whole_before && now_us >= s->next_try_us &&
 		   s->mean_us[SCAN_WHOLE] > s->usual_us + (double)s->gain_us) {
 		s->next_try_us = now_us + SCAN_TRY_US;
 		s->kind = SCAN_PART;

@@ -39,6 +39,18 @@ START_TEST(where_parts_are_no_faster_they_are_tried_once)
 }
 END_TEST
 
+START_TEST(one_that_was_tried_is_followed_by_a_whole_one_however_long_they_take)
+{
+	struct scan s;
+	int64_t now_us = 1, longest_us = 0;
+
+	scan_init(&s, GAIN_US);
+	ck_assert_uint_eq(
+		scans(&s, &now_us, 100 * US_PER_SEC, 3000 * MS, 3000 * MS, &longest_us), 1);
+	ck_assert_int_le(longest_us, SCAN_WHOLE_US);
+}
+END_TEST
+
 START_TEST(where_whole_scans_become_slow_parts_take_over_and_a_whole_one_comes_every_ten_seconds)
 {
 	struct scan s;
@@ -86,6 +98,7 @@ START_TEST(a_look_a_restart_and_a_row_that_is_back_decide_where_a_scan_begins)
 END_TEST
 
 UNIT_MAIN("scan", where_parts_are_no_faster_they_are_tried_once,
+	one_that_was_tried_is_followed_by_a_whole_one_however_long_they_take,
 	where_whole_scans_become_slow_parts_take_over_and_a_whole_one_comes_every_ten_seconds,
 	once_the_heap_is_gone_whole_scans_are_back,
 	a_look_a_restart_and_a_row_that_is_back_decide_where_a_scan_begins)
