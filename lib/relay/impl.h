@@ -102,7 +102,7 @@ struct relay {
 	unsigned skipped_count;
 	uint64_t claims; /* made so far */
 	bool loading;    /* newly leading: reading what is barred, claims wait */
-	bool claim_next; /* claims and the release of waiting rows take turns */
+	bool odd_turn;   /* of the database: what comes first in it */
 	/* The latest row, in the order of all, that may have been sent: what is claimed from before
 	 * that place may have been overtaken. */
 	struct place high;

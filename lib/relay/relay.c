@@ -188,11 +188,11 @@ static bool db_turn(struct relay *r)
 {
 	if (!r->db_up || !circuit_may_try(&r->db, r->now_us))
 		return false;
-	if (renew_turn(r) || settle_turn(r))
-		return true;
-	/* In turns: what comes back behind one head must not hold up the others. */
-	r->claim_next = !r->claim_next;
-	return r->claim_next ? claim_turn(r) || drain_turn(r) : drain_turn(r) || claim_turn(r);
+	/* In turns: neither leases nor verdicts wait while there are many of the other kind; nor
+	 * does anybody for what comes back behind one head. */
+	r->odd_turn = !r->odd_turn;
+	return r->odd_turn ? renew_turn(r) || settle_turn(r) || claim_turn(r) || drain_turn(r)
+			   : settle_turn(r) || renew_turn(r) || drain_turn(r) || claim_turn(r);
 }
 
 static int64_t next_turn(const struct relay *r)

@@ -451,6 +451,15 @@ static unsigned collect_renewals(struct relay *r, struct list *l, int64_t before
 	return count;
 }
 
+/* Where an outcome, or a settlement, is still to come, the event waits for it. */
+static void found_lost(struct relay *r, struct event *ev)
+{
+	if (ev->state == EVENT_PUBLISHED)
+		ev->lost = true;
+	else if (ev->state == EVENT_CLAIMED || ev->state == EVENT_UNKNOWN)
+		verdict_lost(r, ev);
+}
+
 /* Leases are renewed once half is over, or once they no longer leave room for a statement and a
  * confirm; then all that have less than three quarters left, so that few statements do. */
 bool renew_turn(struct relay *r)
@@ -493,12 +502,10 @@ bool renew_turn(struct relay *r)
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
 
-		if (r->lost[i] && ev->state == EVENT_PUBLISHED)
-			ev->lost = true; /* the publisher still owes its outcome */
-		else if (r->lost[i] && (ev->state == EVENT_CLAIMED || ev->state == EVENT_UNKNOWN))
-			verdict_lost(r, ev);
-		else /* those being settled learn it from the settlement, not from here again */
-			ev->lease_end_us = start_us + lease_us;
+		/* of one that is lost: so that it is not asked about again */
+		ev->lease_end_us = start_us + lease_us;
+		if (r->lost[i])
+			found_lost(r, ev);
 	}
 	return true;
 }

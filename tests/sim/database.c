@@ -97,6 +97,8 @@ static int gone(struct err *e)
 
 static int64_t latency(struct world *w)
 {
+	if (w->p.statement_us > 0)
+		return w->p.statement_us / 2; /* either way */
 	if (w->now_us < w->spell.db_slow && chance(w, 0.2))
 		return between(w, 10 * MS, w->p.query_us / 2);
 	return between(w, 100, 1500);
@@ -740,6 +742,8 @@ static int db_settle_begin(struct store *base, const uint64_t *ids, size_t count
 	memcpy(b->ids, ids, count * sizeof(ids[0]));
 	if (w->now_us < w->spell.db_cut[s->a->index])
 		b->fate = chance(w, 0.5) ? FATE_LOST_BEFORE : FATE_DONE;
+	if (w->now_us < w->spell.db_late)
+		b->answer_us = w->now_us + 2 * w->p.query_us;
 	w->besides = s->beside = b;
 	world_at(w, act_us, beside_acts, (uint64_t)(uintptr_t)b);
 	s->a->work++;

@@ -345,6 +345,63 @@ static int run_burst(struct tally *t, int verbose)
 	return finish("burst", failure);
 }
 
+/* ---- leases that run low while verdicts wait to be written ---- */
+
+#define BACKLOG 20000
+#define BACKLOG_US (120 * SEC)
+
+static bool answers_late;
+static int64_t written_us;
+
+static void note_idle(struct world *w, uint64_t arg)
+{
+	struct relay_view v;
+
+	(void)arg;
+	relay_view(w->actor[0].relay, &v);
+	written_us = w->done_us - w->produce_us;
+	if (v.window > 0 || w->table.open > 0)
+		wrong(w, "%u rows in the window, %zu open in the table", v.window, w->table.open);
+}
+
+static void prepare_late(struct world *w)
+{
+	w->calm_after_us = w->now_us + BACKLOG_US;
+	if (answers_late)
+		w->spell.db_late = w->calm_after_us;
+	world_at(w, w->calm_after_us - SEC, note_idle, 0);
+}
+
+/* The leases are as short as they may be: of those in the window some run low all the time. */
+static int run_late(struct tally *t, int verbose)
+{
+	struct params p;
+	char *failure = NULL;
+
+	params_init(&p);
+	p.events = BACKLOG;
+	p.rate = 1e6;
+	p.lease_us = 10300 * MS;
+	p.confirm_us = p.query_us = 5 * SEC;
+	p.statement_us = 100 * MS;
+	p.prepare = prepare_late;
+	for (unsigned i = 0; i < 4 && failure == NULL; i++) {
+		uint64_t again = t->again;
+
+		p.ordered = i % 2 == 1;
+		answers_late = i >= 2;
+		world_run(&p, t, verbose, &failure);
+		printf("sim: 20,000 events, 100 ms a statement%s%s: the last is written after "
+		       "%.1f s, %" PRIu64 " were written already\n",
+			p.ordered ? ", ordered" : "",
+			answers_late ? ", the second session answers too late" : "",
+			(double)written_us / SEC, t->again - again);
+		if (failure == NULL && answers_late && t->again - again < p.batch)
+			failure = strdup("no batch was given up and done all the same");
+	}
+	return finish("late", failure);
+}
+
 /* ---- nothing ---- */
 
 static void prepare_idle(struct world *w)
@@ -381,7 +438,7 @@ int scenario_run(const char *name, struct tally *tally, int verbose)
 		const char *name;
 		int (*run)(struct tally *t, int verbose);
 	} others[] = { { "head", run_head }, { "release", run_release }, { "burst", run_burst },
-		{ "idle", run_idle } };
+		{ "late", run_late }, { "idle", run_idle } };
 	int failed = 0, found = 0;
 
 	for (size_t i = 0; i < ARRAY_LEN(others); i++)

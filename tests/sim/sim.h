@@ -157,6 +157,7 @@ struct params {
 	unsigned batch, max_in_flight;
 	uint64_t max_bytes;
 	int64_t lease_us, poll_us, confirm_us, query_us;
+	int64_t statement_us; /* what every statement takes; 0: the dice tell */
 	unsigned max_attempts;
 	int64_t retry_base_us, retry_cap_us;
 	size_t socket_bytes;
@@ -205,6 +206,7 @@ struct actor {
 /* What ails the database and the broker at the moment: each until that instant. */
 struct spells {
 	int64_t db_refuse, db_config, db_readonly, db_slow, db_flaky;
+	int64_t db_late;            /* second sessions do what they are told, and answer too late */
 	int64_t db_cut[RELAYS_MAX]; /* packets vanish */
 	int64_t mq_refuse, mq_auth, mq_blocked, mq_hold, mq_swallow, mq_nack, mq_unbound,
 		mq_missing, mq_slow, mq_disorder, mq_merge, mq_mute;

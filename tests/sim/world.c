@@ -444,6 +444,7 @@ static const struct {
 	SPELL(db_flaky),
 	SPELL(db_flaky),
 	SPELL(db_flaky),
+	SPELL(db_late),
 	SPELL(db_cut),
 	SPELL(mq_refuse),
 	SPELL(mq_auth),
