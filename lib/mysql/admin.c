@@ -578,21 +578,6 @@ static int row_preview(
 	return p->row(p->arg, p->class, &row, e);
 }
 
-/* The claim's own statement, without its lock. */
-static void add_select(struct admin *a, enum row_class class, unsigned limit)
-{
-	static const char lock[] = " FOR UPDATE SKIP LOCKED";
-	struct buf *b = &a->text;
-
-	sql_claim_select(b, &a->table, "''", class, limit, 0);
-	if (b->failed)
-		return;
-	assert(b->len > sizeof(lock) - 1 &&
-		strcmp(b->data + b->len - (sizeof(lock) - 1), lock) == 0);
-	b->len -= sizeof(lock) - 1;
-	b->data[b->len] = '\0';
-}
-
 int admin_preview(struct admin *a, unsigned limit,
 	int (*row)(void *arg, enum row_class class, const struct row *row, struct err *e),
 	void *arg, struct err *e)
@@ -620,7 +605,8 @@ int admin_preview(struct admin *a, unsigned limit,
 		if (share == 0)
 			share = 1;
 		p.class = class;
-		add_select(a, class, share < p.left ? share : p.left);
+		sql_claim_select(
+			&a->text, &a->table, "''", class, share < p.left ? share : p.left, 0);
 		if (admin_run(a, &r, e) < 0)
 			return err_wrap(e, "preview");
 	}

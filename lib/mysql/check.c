@@ -497,6 +497,7 @@ static void check_plans(struct check *c)
 
 	for (unsigned class = 0; class < ROW_CLASSES; class ++) {
 		sql_claim_select(&text, &c->table, "'check'", class, c->conf->batch, 0);
+		sql_lock_rows(&text, false);
 		check_plan(c, names[class], &text);
 	}
 	sql_look(&text, &c->table, "'check'", isolation, NULL, true);

@@ -130,6 +130,11 @@ bool mysql_error_read_only(unsigned code)
 	return code == 1290 || code == 1792 || code == 1836 || code == 1874;
 }
 
+bool mysql_error_locked(unsigned code)
+{
+	return code == 1205 || code == 3572;
+}
+
 bool mysql_error_rolled_back(unsigned code)
 {
 	return code == 1205 || code == 1213 || code == 3101 || mysql_error_read_only(code);

@@ -13,6 +13,10 @@ enum err_kind mysql_error_kind(unsigned code, const char *state);
  * another host may be the primary now. */
 bool mysql_error_read_only(unsigned code);
 
+/* Of a statement with NOWAIT: somebody has a row, or the table, locked. MariaDB has no number of
+ * its own for it. */
+bool mysql_error_locked(unsigned code);
+
 /* An answer to COMMIT that leaves no doubt: the transaction was rolled back. */
 bool mysql_error_rolled_back(unsigned code);
 

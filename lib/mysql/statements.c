@@ -324,7 +324,12 @@ void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *o
 		buf_adds(b, ",`locked_by`");
 	buf_addf(b, " FROM %s FORCE INDEX (%s) WHERE ", t->name, t->claim_index);
 	add_where(b, class, owner, since_us);
-	buf_addf(b, " ORDER BY %s LIMIT %u FOR UPDATE SKIP LOCKED", class_rule[class].order, limit);
+	buf_addf(b, " ORDER BY %s LIMIT %u", class_rule[class].order, limit);
+}
+
+void sql_lock_rows(struct buf *b, bool nowait)
+{
+	buf_adds(b, nowait ? " FOR UPDATE NOWAIT" : " FOR UPDATE SKIP LOCKED");
 }
 
 void sql_fresh_keys(struct buf *b, const struct outbox_table *t, unsigned limit, int64_t since_us)

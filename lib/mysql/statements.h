@@ -109,10 +109,13 @@ void sql_assert(struct buf *b, const char *isolation, const char *lock);
 void sql_look(struct buf *b, const struct outbox_table *t, const char *owner, const char *isolation,
 	const char *lock, bool expired_too);
 
-/* One class of rows, locked. `since_us` bounds created_at of ROW_FRESH from below, here and in what
+/* One class of rows. `since_us` bounds created_at of ROW_FRESH from below, here and in what
  * follows; 0: no bound. */
 void sql_claim_select(struct buf *b, const struct outbox_table *t, const char *owner,
 	enum row_class class, unsigned limit, int64_t since_us);
+/* The end of it: the rows are locked. Those that others have locked are left out, or, `nowait`, one
+ * is enough for the statement to fail. */
+void sql_lock_rows(struct buf *b, bool nowait);
 
 /* The same values of those of these rows that are SENT, in the order of their ids; at most
  * SQL_IDS_MAX ids. */

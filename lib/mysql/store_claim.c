@@ -5,8 +5,11 @@
  *	COMMIT
  *
  * FRESH rows fill what the other classes leave, so they are a packet of their own when others are
- * asked for. Rows are streamed to the sink; what the sink has no room for stays as it is. */
+ * asked for. Ordered sources must know whom SKIP LOCKED passes by: what is there is read before,
+ * without locks; with NOWAIT nobody is passed by, and that is saved. Rows are streamed to the sink;
+ *what the sink has no room for stays as it is. */
 #include "base/ids.h"
+#include "mysql/errors.h"
 #include "mysql/event_row.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
@@ -50,7 +53,7 @@ static void add(struct claiming *c, enum answer answer, enum row_class class)
 
 static bool wants_skipped(const struct claiming *c)
 {
-	return c->store->ordered && c->sink->skipped != NULL;
+	return c->store->ordered && c->sink->skipped != NULL && !c->spec->nowait;
 }
 
 static int row_session(struct claiming *c, const struct slice *v, struct err *e)
@@ -208,6 +211,7 @@ static int add_fresh(struct claiming *c, struct err *e)
 	}
 	add(c, ANSWER_ROWS, ROW_FRESH);
 	sql_claim_select(&s->text, &s->table, s->owner_sql, ROW_FRESH, limit, c->spec->since_us);
+	sql_lock_rows(&s->text, c->spec->nowait);
 	return 0;
 }
 
@@ -233,6 +237,7 @@ static int select_rows(struct claiming *c, struct err *e)
 		add(c, ANSWER_ROWS, class);
 		sql_claim_select(&s->text, &s->table, s->owner_sql, class,
 			at_most(spec->limit[class], spec->total), 0);
+		sql_lock_rows(&s->text, false);
 	}
 	if (fresh && !others && add_fresh(c, e) < 0)
 		return -1;
@@ -338,6 +343,8 @@ int mysql_store_claim(struct store *base, const struct claim_spec *spec,
 		return store_failed(s, e, "claim");
 	return 0;
 undo:
+	if (spec->nowait && mysql_error_locked((unsigned)e->code))
+		e->kind = ERR_REFUSED;
 	session_rollback(s->session, e);
 	if (e->kind == ERR_AGAIN)
 		s->leads = false;

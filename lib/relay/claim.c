@@ -520,7 +520,9 @@ static void claim(struct relay *r, const struct store_look *look)
 	int64_t start_us = relay_clock(r);
 	struct claim_spec spec = { .total = limit,
 		.lease_us = r->source->lease_us,
-		.since_us = scan_begin(&r->scan, start_us, look != NULL && !r->pacer.hot) };
+		.since_us = scan_begin(&r->scan, start_us, look != NULL && !r->pacer.hot),
+		/* far from the end, where rows are being added, it is seldom in vain */
+		.nowait = r->ordered && r->pacer.hot && start_us >= r->nowait_rest_us };
 	struct err e = { 0 };
 	bool unknown = false, sought;
 	unsigned got;
@@ -554,6 +556,8 @@ static void claim(struct relay *r, const struct store_look *look)
 		if (e.kind == ERR_AGAIN) {
 			set_leads(r, false);
 			pacer_idle(&r->pacer, r->now_us, TIME_NEVER);
+		} else if (e.kind == ERR_REFUSED) {
+			r->nowait_rest_us = r->now_us + NOWAIT_REST_US;
 		} else {
 			relay_db_failed(r, "claim", &e);
 		}

@@ -37,6 +37,8 @@
 /* After a second session that did not do what it was for, the first one does everything for so
  * long. */
 #define BESIDE_REST_US (30 * US_PER_SEC)
+/* After a row was found locked, claims skip such rows for so long. */
+#define NOWAIT_REST_US (1 * US_PER_SEC)
 /* Bounds of how far ahead rows behind a head are moved out of the scan's way. */
 #define HOLD_MIN_US (100 * US_PER_MS)
 #define HOLD_MAX_US (300 * US_PER_SEC)
@@ -109,6 +111,7 @@ struct relay {
 	/* Rows whose relays died twice in a row are claimed alone, each with an empty window. */
 	bool suspects; /* such a row was seen in that class: it is claimed next */
 	enum row_class suspect_class;
+	int64_t nowait_rest_us; /* until then claims skip rows that others have locked */
 	bool solo; /* the window holds one, and takes no other row before it is empty again */
 	int64_t suspects_since_us, suspects_rest_us; /* everybody else has their turn until then */
 	struct barred_cursor cursor;

@@ -45,6 +45,8 @@ struct claim_spec {
 	unsigned total;              /* at most so many in all; RETRY, DUE, EXPIRED, then FRESH */
 	int64_t lease_us;
 	int64_t since_us; /* ROW_FRESH only from this created_at on; 0: all */
+	bool nowait; /* of ROW_FRESH none is skipped: where somebody has locked one, the claim is
+			refused; without, ordered sources pay for knowing whom they skip */
 };
 
 /* Takes the claimed rows one by one; *row is valid during the call only. `takeovers` is how many
@@ -136,7 +138,8 @@ struct store_ops {
 	/* Marks rows PROCESSING under the owner and hands them to the sink, each class in its own
 	 * order: FRESH by (created_at, id). On -1 nothing may be published of what the sink got;
 	 * *unknown tells that the rows may nevertheless stand as claimed, to be released once the
-	 * database can be reached. ERR_AGAIN: an ordered source is led by another relay now. */
+	 * database can be reached. ERR_AGAIN: an ordered source is led by another relay now;
+	 * ERR_REFUSED: `nowait`, and somebody has locked a row. */
 	int (*claim)(struct store *s, const struct claim_spec *spec, const struct row_sink *sink,
 		bool *unknown, struct err *e);
 	/* Any mixture of kinds in one transaction, ids ascending. On -1 *unknown tells that COMMIT

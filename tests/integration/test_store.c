@@ -292,7 +292,7 @@ static struct sunk *sunk_new(void)
 	{                                                                                          \
 		500, 500, 500, 500                                                                 \
 	}
-static const struct claim_spec everything = { ALL_CLASSES, 500, 60 * US_PER_SEC, 0 };
+static const struct claim_spec everything = { ALL_CLASSES, 500, 60 * US_PER_SEC, 0, false };
 static const struct claim_spec fresh_only = {
 	.limit = { 500, 0, 0, 0 }, .total = 500, .lease_us = 60 * US_PER_SEC
 };
@@ -818,7 +818,7 @@ START_TEST(more_rows_than_a_statement_takes_are_settled_in_one_go)
 	struct err e = { 0 };
 
 	add_rows(1200);
-	claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1, 0 }, k);
+	claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1, 0, false }, k);
 	claim(s,
 		&(struct claim_spec){
 			.limit = { 1200, 0, 0, 0 }, .total = 1200, .lease_us = US_PER_SEC },
@@ -899,7 +899,7 @@ START_TEST(the_minimal_table_works_as_it_is)
 	add_rows(3);
 	for (unsigned i = 0; i < 20; i++) {
 		/* neither lease nor delay ends early, whatever part of a second it is */
-		claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1500000, 0 }, k);
+		claim(s, &(struct claim_spec){ ALL_CLASSES, 500, 1500000, 0, false }, k);
 		ck_assert_uint_eq(k->count, 3);
 		ck_assert_str_eq(k->trace_id, "NULL");
 		ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE "
@@ -1415,6 +1415,40 @@ START_TEST(rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment)
 	ck_status(2, "SENT");
 	free_store(o);
 	free_store(s);
+}
+END_TEST
+
+START_TEST(with_nowait_a_claim_skips_nobody_and_is_refused_where_it_would_have_to)
+{
+	static const struct claim_spec spec = {
+		.limit = { 4, 0, 0, 0 }, .total = 4, .lease_us = 60 * US_PER_SEC, .nowait = true
+	};
+	struct store *any = fresh_store(ddl_outbox);
+	struct store *s = store_as(&ordered, "me/2/0");
+	struct sunk *k = sunk_new();
+	struct err e = { 0 };
+	int64_t start;
+	bool unknown = true;
+
+	add_rows(8);
+	look(s);
+	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=2 FOR "
+	    "UPDATE");
+	start = clock_mono_us();
+	ck_assert_int_lt(try_claim(s, &spec, k, &unknown, &e), 0);
+	ck_assert_msg(e.kind == ERR_REFUSED, "%s", e.text);
+	ck_assert(!unknown);
+	ck_assert_int_lt(clock_mono_us() - start, US_PER_SEC);
+	ck_status(1, "PENDING");
+	claim(s, &fresh_only, k);
+	ck_assert_uint_eq(k->count, 7);
+	ck_assert_uint_eq(k->skipped, 1);
+	sql("ROLLBACK");
+	claim(s, &spec, k);
+	ck_assert_uint_eq(k->count, 1);
+	ck_assert_uint_eq(k->row[0].id, 2);
+	free_store(s);
+	free_store(any);
 }
 END_TEST
 
@@ -2149,9 +2183,10 @@ START_TEST(statements_cost_what_they_return_whatever_the_table_holds)
 		struct err e = { 0 };
 		int64_t reads = 0;
 
-		if (i < ROW_CLASSES)
+		if (i < ROW_CLASSES) {
 			sql_claim_select(&text, &table, "'me'", i, 20, 0);
-		else if (i == 4)
+			sql_lock_rows(&text, i % 2 == 0);
+		} else if (i == 4)
 			sql_fresh_keys(&text, &table, 20, INT64_C(1767225600000000));
 		else
 			sql_look(&text, &table, "'me'", session_server(c)->isolation, NULL, true);
@@ -2683,6 +2718,7 @@ int main(void)
 		an_idle_store_does_not_block_alter_table,
 		a_killed_session_is_reported_and_replaced,
 		rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment,
+		with_nowait_a_claim_skips_nobody_and_is_refused_where_it_would_have_to,
 		a_locked_table_delays_only_a_moment,
 		a_deadlock_is_passing,
 		a_read_only_server_is_left,

@@ -400,9 +400,9 @@ struct picked {
 	unsigned count;
 };
 
-/* 0; 1: no room for more; -1: rolled back. */
-static int pick_class(struct fake_store *s, enum row_class c, unsigned limit, int64_t since_us,
-	const struct row_sink *sink, struct picked *out)
+/* 0; 1: no room for more; -1: rolled back; -2: a row is locked, and not to be skipped. */
+static int pick_class(struct fake_store *s, enum row_class c, unsigned limit,
+	const struct claim_spec *spec, const struct row_sink *sink, struct picked *out)
 {
 	struct world *w = s->a->w;
 	struct trow *r = next_of(w, c, NULL);
@@ -414,13 +414,19 @@ static int pick_class(struct fake_store *s, enum row_class c, unsigned limit, in
 		struct row row;
 		unsigned takeovers = c == ROW_EXPIRED ? r->takeovers + 1 : 0;
 
-		if (!in_class(w, r, c, s->a->owner) || (c == ROW_FRESH && r->created_us < since_us))
+		if (!in_class(w, r, c, s->a->owner) ||
+			(c == ROW_FRESH && r->created_us < spec->since_us))
 			continue;
 		if (r->locked_us > w->now_us) {
+			if (c == ROW_FRESH && spec->nowait)
+				return -2;
 			if (lockeds < ARRAY_LEN(locked))
 				locked[lockeds++] = r;
 			continue;
 		}
+		/* or one that is not committed yet */
+		if (c == ROW_FRESH && spec->nowait && chance(w, 0.0002))
+			return -2;
 		row = view(r);
 		rc = sink->row(sink->arg, c, &row, takeovers);
 		if (rc != 0)
@@ -516,13 +522,15 @@ static int db_claim(struct store *base, const struct claim_spec *spec, const str
 
 		if (limit > spec->total - p.count)
 			limit = spec->total - p.count;
-		rc = pick_class(s, order[i], limit, spec->since_us, sink, &p);
+		rc = pick_class(s, order[i], limit, spec, sink, &p);
 	}
 	fate = rc < 0 ? FATE_ROLLED_BACK : draw_fate(s);
 	if (happens(fate))
 		mark_claimed(s, spec, &p);
 	free((void *)p.rows);
 	free(p.takeovers);
+	if (rc == -2)
+		return err_set(e, ERR_REFUSED, 3572, "somebody has locked a row");
 	return leave(s, fate, unknown, e);
 }
 

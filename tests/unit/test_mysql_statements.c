@@ -83,6 +83,7 @@ START_TEST(a_claim_names_its_index_and_order)
 	struct buf b = { 0 };
 
 	sql_claim_select(&b, &t, "'me'", ROW_FRESH, 500, 0);
+	sql_lock_rows(&b, false);
 	ck_assert_str_eq(text_of(&b),
 		"SELECT `id`,`created_at`,`retry_count`,`event_id`,`aggregate_type`,`aggregate_id`,"
 		"`event_type`,`payload`,`last_error` FROM `shop`.`outbox_event` FORCE INDEX (`i`) "
