@@ -137,7 +137,7 @@ struct relay {
 	struct circuit mq;
 	struct err mq_err;
 	struct log_limit mq_log, channel_log;
-	int64_t confirm_us; /* last ack or nack */
+	int64_t answered_us; /* when the latest message was sent that has an outcome */
 
 	/* route */
 	struct route *route;

@@ -332,7 +332,8 @@ static void on_outcome(void *arg, void *cookie, enum outcome how, unsigned code,
 	list_del(&ev->link);
 	r->out_count[ev->channel]--;
 	prove(r, ev->exchange);
-	r->confirm_us = r->now_us;
+	if (ev->since_us > r->answered_us)
+		r->answered_us = ev->since_us;
 	if (ev->lost) {
 		verdict_lost(r, ev);
 		return;
@@ -454,8 +455,8 @@ static void abandon(struct relay *r, enum channel ch)
 }
 
 /* Whose confirm did not come in time has an unknown outcome. The channel starts anew, and all that
- * was open on it goes again, one at a time. A row that alone gets no confirm, while others did, is
- * charged; where nobody got any, the broker is what does not work. */
+ * was open on it goes again, one at a time. A row that alone gets no confirm, while others sent after
+ * it did, is charged; where nobody got any, the broker is what does not work. */
 void publish_deadlines(struct relay *r)
 {
 	const int64_t timeout_us = r->source->broker->confirm_timeout_us;
@@ -466,7 +467,7 @@ void publish_deadlines(struct relay *r)
 		return;
 	metric_add(r->metrics->broker_errors[BROKER_ERR_TIMEOUT], 1);
 	if (alone != NULL && r->now_us - alone->since_us >= timeout_us) {
-		bool others = r->confirm_us > alone->since_us;
+		bool others = r->answered_us > alone->since_us;
 
 		list_del(&alone->link);
 		r->out_count[CHANNEL_QUARANTINE]--;
