@@ -30,6 +30,7 @@ typedef my_bool option_bool;
 
 /* More values than any statement of ours has. */
 #define VALUES_MAX 64
+#define MEANWHILE_MS 10
 /* The largest row: what a server can be told to allow. Memory follows the rows that come. */
 #define PACKET_MAX (1024UL * 1024 * 1024)
 
@@ -40,6 +41,8 @@ struct session {
 	struct guard *guard;
 	size_t host; /* of conf->hosts, to begin with */
 	int64_t deadline_us;
+	void (*meanwhile)(void *arg);
+	void *meanwhile_arg;
 	struct server server;
 	char address[300];
 };
@@ -291,10 +294,37 @@ static int finish(struct session *c, int rc, struct reply *r, struct err *e)
 	return stopped ? -1 : 0;
 }
 
+void session_meanwhile(struct session *c, void (*meanwhile)(void *arg), void *arg)
+{
+	c->meanwhile = meanwhile;
+	c->meanwhile_arg = arg;
+}
+
+/* What the caller has to do in between has guards of its own. */
+static int run_meanwhile(struct session *c, struct slice text, struct reply *r, struct err *e)
+{
+	struct pollfd p = { .fd = session_fd(c), .events = POLLIN };
+	int rc;
+
+	watch(c, p.fd);
+	rc = mysql_send_query(c->db, text.ptr, (unsigned long)text.len);
+	while (rc == 0 && poll(&p, 1, MEANWHILE_MS) == 0) {
+		if (unwatch(c))
+			return fail(c, true, e);
+		if (in_time(c, e) < 0)
+			return -1;
+		c->meanwhile(c->meanwhile_arg);
+		watch(c, p.fd);
+	}
+	return finish(c, rc == 0 ? mysql_read_query_result(c->db) : rc, r, e);
+}
+
 int session_run(struct session *c, struct slice text, struct reply *r, struct err *e)
 {
 	if (in_time(c, e) < 0)
 		return -1;
+	if (c->meanwhile != NULL)
+		return run_meanwhile(c, text, r, e);
 	watch(c, socket_of(c->db));
 	return finish(c, mysql_real_query(c->db, text.ptr, (unsigned long)text.len), r, e);
 }

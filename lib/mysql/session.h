@@ -95,6 +95,11 @@ struct reply {
 int session_run(struct session *c, struct slice text, struct reply *r, struct err *e);
 int session_run_text(struct session *c, const char *text, struct err *e);
 
+/* From now on session_run(), and what is made of it, calls this every few milliseconds until the
+ * server begins to answer, of several statements the first; it may do anything but use this
+ * session, or block. NULL: no more. */
+void session_meanwhile(struct session *c, void (*meanwhile)(void *arg), void *arg);
+
 /* The same in two halves, for one statement: what it takes the server meanwhile is the caller's
  * time. Nothing else may be done with the session in between but closing it. */
 int session_send(struct session *c, struct slice text, struct err *e);

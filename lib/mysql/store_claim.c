@@ -311,11 +311,27 @@ static int report_skipped(struct claiming *c, struct err *e)
 	return 0;
 }
 
+static int claim(struct claiming *c, bool *unknown, struct err *e)
+{
+	struct session *session = c->store->session;
+
+	if (select_rows(c, e) < 0)
+		return session_rollback(session, e);
+	if (c->taken == 0) {
+		session_rollback(session, e); /* nothing to keep; lets go of locks */
+		return session_is_open(session) ? 0 : err_set(e, ERR_LINK, 0, "ROLLBACK failed");
+	}
+	if (report_skipped(c, e) < 0 || mark_rows(c, e) < 0)
+		return session_rollback(session, e);
+	return session_commit(session, unknown, e);
+}
+
 int mysql_store_claim(struct store *base, const struct claim_spec *spec,
 	const struct row_sink *sink, bool *unknown, struct err *e)
 {
 	struct mysql_store *s = store_of(base);
 	struct claiming c = { .store = s, .spec = spec, .sink = sink };
+	int rc;
 
 	*unknown = false;
 	if (spec->total == 0)
@@ -328,24 +344,13 @@ int mysql_store_claim(struct store *base, const struct claim_spec *spec,
 		return store_failed(s, e, "claim");
 	}
 	session_begin(s->session);
-	if (select_rows(&c, e) < 0)
-		goto undo;
-	if (c.taken == 0) {
-		session_rollback(s->session, e); /* nothing to keep; lets go of locks */
-		if (session_is_open(s->session))
-			return 0;
-		err_set(e, ERR_LINK, 0, "ROLLBACK failed");
-		return store_failed(s, e, "claim");
-	}
-	if (report_skipped(&c, e) < 0 || mark_rows(&c, e) < 0)
-		goto undo;
-	if (session_commit(s->session, unknown, e) < 0)
-		return store_failed(s, e, "claim");
-	return 0;
-undo:
-	if (spec->nowait && mysql_error_locked((unsigned)e->code))
+	session_meanwhile(s->session, sink->meanwhile, sink->arg);
+	rc = claim(&c, unknown, e);
+	session_meanwhile(s->session, NULL, NULL);
+	if (rc == 0)
+		return 0;
+	if (spec->nowait && mysql_error_locked((unsigned)e->code) && e->kind == ERR_RETRY)
 		e->kind = ERR_REFUSED;
-	session_rollback(s->session, e);
 	if (e->kind == ERR_AGAIN)
 		s->leads = false;
 	return store_failed(s, e, "claim");

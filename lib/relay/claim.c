@@ -516,7 +516,8 @@ static void note_classes(struct relay *r, const struct claim_spec *spec)
 static void claim(struct relay *r, const struct store_look *look)
 {
 	unsigned limit = claim_limit(r);
-	struct row_sink sink = { on_row, r->ordered ? on_skipped : NULL, r };
+	struct row_sink sink = { on_row, r->ordered ? on_skipped : NULL, relay_meanwhile, r };
+	bool broken = r->broken.open;
 	int64_t start_us = relay_clock(r);
 	struct claim_spec spec = { .total = limit,
 		.lease_us = r->source->lease_us,
@@ -574,6 +575,8 @@ static void claim(struct relay *r, const struct store_look *look)
 	if (look == NULL && r->staged_count == limit)
 		scan_took(&r->scan, r->now_us, r->now_us - start_us);
 	got = admit_staged(r, start_us + r->source->lease_us);
+	if (!r->mq_up || r->blocked || (r->broken.open && !broken))
+		release_unsent(r); /* it went while the database was at work */
 	pacer_claimed(&r->pacer, r->now_us, got, limit);
 	if (got == 0 && r->now_us < r->suspects_rest_us) { /* nobody needs that turn */
 		r->suspects_rest_us = r->next_expired_us = r->now_us;

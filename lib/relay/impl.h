@@ -178,6 +178,9 @@ static inline unsigned relay_in_flight(const struct relay *r)
 int64_t relay_clock(struct relay *r); /* reads the clock into r->now_us */
 
 /* relay.c */
+/* While a claim is under way: what the broker and the second session have said, what can be sent,
+ * and the next batch of SENT. */
+void relay_meanwhile(void *relay);
 void relay_db_failed(struct relay *r, const char *what, struct err *e);
 void relay_db_worked(struct relay *r);
 void relay_mq_down(struct relay *r, const char *what, struct err *e);

@@ -455,8 +455,8 @@ static void abandon(struct relay *r, enum channel ch)
 }
 
 /* Whose confirm did not come in time has an unknown outcome. The channel starts anew, and all that
- * was open on it goes again, one at a time. A row that alone gets no confirm, while others sent after
- * it did, is charged; where nobody got any, the broker is what does not work. */
+ * was open on it goes again, one at a time. A row that alone gets no confirm, while others sent
+ * after it did, is charged; where nobody got any, the broker is what does not work. */
 void publish_deadlines(struct relay *r)
 {
 	const int64_t timeout_us = r->source->broker->confirm_timeout_us;

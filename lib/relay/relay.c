@@ -183,6 +183,17 @@ static void serve_publisher(struct relay *r)
 		relay_mq_down(r, "connection", &e);
 }
 
+void relay_meanwhile(void *relay)
+{
+	struct relay *r = relay;
+
+	relay_clock(r);
+	serve_publisher(r);
+	beside_end(r);
+	(void)publish_some(r);
+	(void)beside_begin(r);
+}
+
 /* At most one transaction. */
 static bool db_turn(struct relay *r)
 {

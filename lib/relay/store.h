@@ -58,6 +58,10 @@ struct row_sink {
 	/* Ordered sources: a row that sorts before the last FRESH one taken, but that somebody else
 	 * has locked just now, so that it was skipped: its aggregate must wait. */
 	int (*skipped)(void *arg, const struct row *key);
+	/* NULL, or called every few milliseconds while the server is at work: broker and
+	 * second session need not wait for it. Nothing is decided yet of the rows that were taken.
+	 * Of the store it may call settle_begin() and settle_end(). */
+	void (*meanwhile)(void *arg);
 	void *arg;
 };
 

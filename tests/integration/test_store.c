@@ -284,7 +284,7 @@ static struct sunk *sunk_new(void)
 {
 	struct sunk *k = calloc(1, sizeof(*k));
 
-	k->sink = (struct row_sink){ on_row, on_skipped, k };
+	k->sink = (struct row_sink){ .row = on_row, .skipped = on_skipped, .arg = k };
 	return k;
 }
 
@@ -1938,6 +1938,153 @@ START_TEST(what_went_wrong_on_the_second_session_is_done_on_the_first)
 }
 END_TEST
 
+static void *cut_guard(void *arg)
+{
+	while (!guard_check(arg, TIME_NEVER))
+		usleep(1000);
+	return NULL;
+}
+
+/* A claim whose UPDATE is not answered before the caller has had its time thrice. */
+struct waiting {
+	struct sunk *sunk;
+	struct proxy *proxy;
+	unsigned times;
+};
+
+static int on_row_stall(void *arg, enum row_class class, const struct row *row, unsigned takeovers)
+{
+	struct waiting *w = arg;
+
+	w->proxy->mode = PROXY_STALL;
+	return on_row(w->sunk, class, row, takeovers);
+}
+
+static void on_meanwhile(void *arg)
+{
+	struct waiting *w = arg;
+
+	if (w->proxy->mode == PROXY_STALL && ++w->times == 3)
+		w->proxy->mode = PROXY_PASS;
+}
+
+START_TEST(while_a_claim_waits_for_the_server_the_time_is_the_callers)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct sunk *k = sunk_new();
+	struct waiting waiting = { .sunk = k };
+	const struct row_sink sink = {
+		.row = on_row_stall, .meanwhile = on_meanwhile, .arg = &waiting
+	};
+	struct source_conf conf;
+	struct guard guard;
+	pthread_t cutter;
+	struct proxy p;
+	struct err e = { 0 };
+	bool unknown;
+	int64_t start;
+
+	free_store(s);
+	add_rows(4);
+	proxy_start(&p);
+	waiting.proxy = &p;
+	conf = through(&p);
+	conf.database.query_timeout_us = US_PER_SEC;
+	s = store_as(&conf, "me/1/0");
+	ck_assert_msg(s->ops->claim(s, &everything, &sink, &unknown, &e) == 0, "%s", e.text);
+	ck_assert_uint_eq(k->count, 4);
+	ck_assert_uint_eq(waiting.times, 3);
+
+	/* as long as an operation may take, and no longer */
+	sql("UPDATE outbox_event SET status='PENDING',locked_by=NULL,locked_until=NULL");
+	p.mode = PROXY_STALL;
+	start = clock_mono_us();
+	ck_assert_int_eq(s->ops->claim(s, &everything, &sink, &unknown, &e), -1);
+	ck_assert_msg(e.kind == ERR_LINK, "%s", e.text);
+	ck_assert_int_ge(clock_mono_us() - start, US_PER_SEC);
+	ck_assert_int_lt(clock_mono_us() - start, 2 * US_PER_SEC);
+	free_store(s);
+
+	/* unless it is cut off, at whatever moment */
+	p.mode = PROXY_PASS;
+	conf.database.query_timeout_us = 20 * US_PER_SEC;
+	ck_assert_int_eq(guard_init(&guard, &e), 0);
+	ck_assert_int_eq(mysql_store_new(&s, &conf, "me/1/0", NULL, 0, &guard, &e), 0);
+	ck_assert_msg(s->ops->connect(s, &e) == 0, "%s", e.text);
+	p.mode = PROXY_STALL;
+	start = clock_mono_us();
+	ck_assert_int_eq(pthread_create(&cutter, NULL, cut_guard, &guard), 0);
+	ck_assert_int_eq(s->ops->claim(s, &everything, &sink, &unknown, &e), -1);
+	ck_assert_msg(e.kind == ERR_LINK, "%s", e.text);
+	ck_assert_int_lt(clock_mono_us() - start, 2 * US_PER_SEC);
+	pthread_join(cutter, NULL);
+	free_store(s);
+	guard_fini(&guard);
+	proxy_stop(&p);
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='PENDING'"), 4);
+}
+END_TEST
+
+struct settling {
+	struct sunk *sunk;
+	struct store *store;
+	bool begun, done;
+};
+
+static int on_row_settling(
+	void *arg, enum row_class class, const struct row *row, unsigned takeovers)
+{
+	return on_row(((struct settling *)arg)->sunk, class, row, takeovers);
+}
+
+static void settle_meanwhile(void *arg)
+{
+	static const uint64_t ids[] = { 1, 2 };
+	struct settling *w = arg;
+	struct err e = { 0 };
+	int rc;
+
+	if (!w->begun) {
+		rc = w->store->ops->settle_begin(w->store, ids, 2, &e);
+		ck_assert_msg(rc == 0, "%s", e.text);
+		w->begun = true;
+	} else if (!w->done) {
+		rc = w->store->ops->settle_end(w->store, &e);
+		ck_assert_msg(rc >= 0, "%s", e.text);
+		w->done = rc == 0;
+	}
+}
+
+START_TEST(while_a_claim_waits_for_the_server_the_second_session_settles)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	static const struct claim_spec twenty = {
+		.limit = { 20, 0, 0, 0 }, .total = 20, .lease_us = 60 * US_PER_SEC
+	};
+	struct settling w = { .sunk = sunk_new(), .store = s };
+	const struct row_sink sink = {
+		.row = on_row_settling, .meanwhile = settle_meanwhile, .arg = &w
+	};
+	struct err e = { 0 };
+	bool unknown;
+
+	add_rows(2);
+	claim(s, &everything, w.sunk);
+	add_rows(1000); /* so many that two of them are worth an index */
+	sql("ANALYZE TABLE outbox_event");
+	sql("CREATE TRIGGER slow BEFORE UPDATE ON outbox_event FOR EACH ROW DO SLEEP(0.03)");
+	w.sunk->count = 0;
+	ck_assert_msg(s->ops->claim(s, &twenty, &sink, &unknown, &e) == 0, "%s", e.text);
+	ck_assert_uint_eq(w.sunk->count, 20);
+	ck_assert(w.done);
+	ck_status(1, "SENT");
+	ck_status(2, "SENT");
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='PROCESSING'"), 20);
+	sql("DROP TRIGGER slow");
+	free_store(s);
+}
+END_TEST
+
 static void *watch_guard(void *arg)
 {
 	struct guard *g = arg;
@@ -2709,6 +2856,8 @@ int main(void)
 		time_zones_make_no_difference,
 		sent_is_written_on_a_second_session_while_the_first_one_claims,
 		what_went_wrong_on_the_second_session_is_done_on_the_first,
+		while_a_claim_waits_for_the_server_the_time_is_the_callers,
+		while_a_claim_waits_for_the_server_the_second_session_settles,
 		odd_dates_and_nulls_do_no_harm,
 		signed_unsigned_and_small_ids_work,
 		extra_columns_are_read_in_the_order_asked_for,

@@ -104,15 +104,33 @@ static int64_t latency(struct world *w)
 	return between(w, 100, 1500);
 }
 
-/* The statement's way to the server, and what may befall it there before it does anything. */
-static int enter(struct fake_store *s, bool write, struct err *e)
+/* A way there or back, with the relay's own doings at any time in between, where there is a sink
+ * to tell. false: it did not live to see the end. */
+static bool way(struct fake_store *s, const struct row_sink *sink)
+{
+	int64_t left_us = latency(s->a->w);
+
+	while (sink != NULL && left_us > 1) {
+		int64_t part_us = between(s->a->w, 1, left_us);
+
+		if (!actor_wait(s->a, part_us))
+			return false;
+		sink->meanwhile(sink->arg);
+		left_us -= part_us;
+	}
+	return actor_wait(s->a, left_us);
+}
+
+/* The statement's way to the server, and what may befall it there before it does anything. `sink`:
+ * of a claim, or NULL. */
+static int enter(struct fake_store *s, bool write, const struct row_sink *sink, struct err *e)
 {
 	struct actor *a = s->a;
 	struct world *w = a->w;
 
 	w->tally->statements++;
 	a->window_statements++;
-	if (!actor_wait(a, latency(w)))
+	if (!way(s, sink))
 		return gone(e);
 	if (w->now_us < w->spell.db_cut[a->index]) {
 		if (actor_wait(a, w->p.query_us))
@@ -158,8 +176,9 @@ static bool happens(enum fate f)
 	return f == FATE_DONE || f == FATE_UNKNOWN_DONE;
 }
 
-/* The answer's way back. *unknown may be NULL. */
-static int leave(struct fake_store *s, enum fate fate, bool *unknown, struct err *e)
+/* The answer's way back. `sink` as for enter(); *unknown may be NULL. */
+static int leave(struct fake_store *s, enum fate fate, const struct row_sink *sink, bool *unknown,
+	struct err *e)
 {
 	struct actor *a = s->a;
 	struct world *w = a->w;
@@ -171,7 +190,7 @@ static int leave(struct fake_store *s, enum fate fate, bool *unknown, struct err
 		session_end(w, s->session);
 		return err_set(e, ERR_LINK, 2013, "lost connection before commit");
 	}
-	if (!actor_wait(a, latency(w)))
+	if (!way(s, sink))
 		return gone(e);
 	if (w->now_us < w->spell.db_cut[a->index]) {
 		(void)actor_wait(a, w->p.query_us);
@@ -332,7 +351,7 @@ static int db_look(struct store *base, bool expired_too, struct store_look *out,
 	struct fake_store *s = self(base);
 	struct world *w = s->a->w;
 
-	if (enter(s, false, e) < 0)
+	if (enter(s, false, NULL, e) < 0)
 		return -1;
 	if (w->p.ordered && w->lock_holder == NULL)
 		w->lock_holder = s->session;
@@ -351,7 +370,7 @@ static int db_look(struct store *base, bool expired_too, struct store_look *out,
 			r = next_of(w, (enum row_class)c, r);
 		out->exists[c] = r != NULL;
 	}
-	return leave(s, FATE_DONE, NULL, e);
+	return leave(s, FATE_DONE, NULL, NULL, e);
 }
 
 static struct row view(const struct trow *r)
@@ -509,7 +528,9 @@ static int db_claim(struct store *base, const struct claim_spec *spec, const str
 	int rc = 0;
 
 	*unknown = false;
-	if (enter(s, true, e) < 0)
+	if (sink->meanwhile == NULL)
+		wrong(w, "a claim that leaves the broker waiting");
+	if (enter(s, true, sink, e) < 0)
 		return -1;
 	if (w->p.ordered && w->lock_holder != s->session)
 		return err_set(e, ERR_AGAIN, 0, "another relay leads");
@@ -531,7 +552,7 @@ static int db_claim(struct store *base, const struct claim_spec *spec, const str
 	free(p.takeovers);
 	if (rc == -2)
 		return err_set(e, ERR_REFUSED, 3572, "somebody has locked a row");
-	return leave(s, fate, unknown, e);
+	return leave(s, fate, sink, unknown, e);
 }
 
 /* Rows somebody else has locked make the statement wait, and give up. */
@@ -653,7 +674,7 @@ static int db_settle(
 			wrong(w, "row %" PRIu64 " settled twice in one statement", ids[i]);
 		list[i].lost = false;
 	}
-	if (enter(s, true, e) < 0 || wait_for_locks(s, ids, count, e) < 0)
+	if (enter(s, true, NULL, e) < 0 || wait_for_locks(s, ids, count, e) < 0)
 		return -1;
 	fate = draw_fate(s);
 	for (size_t i = 0; i < count && happens(fate); i++) {
@@ -679,7 +700,7 @@ static int db_settle(
 		w->progress_us = w->now_us;
 		s->a->work += count;
 	}
-	return leave(s, fate, unknown, e);
+	return leave(s, fate, NULL, unknown, e);
 }
 
 static void beside_acts(struct world *w, uint64_t arg)
@@ -764,6 +785,8 @@ static int db_settle_end(struct store *base, struct err *e)
 	struct world *w = s->a->w;
 	struct beside *b = s->beside;
 
+	if (s->a->killed)
+		return gone(e);
 	if (b == NULL) {
 		wrong(w, "settle_end() of nothing");
 		return gone(e);
@@ -813,7 +836,7 @@ static int db_renew(struct store *base, const uint64_t *ids, bool *lost, size_t 
 			wrong(w, "ids to renew are not ascending");
 	if (count == 0 || count > 500)
 		wrong(w, "renewal of %zu rows in one statement", count);
-	if (enter(s, true, e) < 0 || wait_for_locks(s, ids, count, e) < 0)
+	if (enter(s, true, NULL, e) < 0 || wait_for_locks(s, ids, count, e) < 0)
 		return -1;
 	fate = draw_fate(s);
 	for (size_t i = 0; i < count; i++) {
@@ -827,7 +850,7 @@ static int db_renew(struct store *base, const uint64_t *ids, bool *lost, size_t 
 		table_link(&w->table, r);
 	}
 	s->a->work++;
-	return leave(s, fate, NULL, e);
+	return leave(s, fate, NULL, NULL, e);
 }
 
 static bool bars(const struct trow *r, bool pass_dead)
@@ -907,11 +930,11 @@ static int db_predecessors(
 {
 	struct fake_store *s = self(base);
 
-	if (enter(s, false, e) < 0)
+	if (enter(s, false, NULL, e) < 0)
 		return -1;
 	for (size_t i = 0; i < count; i++)
 		probe(s, &list[i], pass_dead);
-	return leave(s, FATE_DONE, NULL, e);
+	return leave(s, FATE_DONE, NULL, NULL, e);
 }
 
 static bool make_ready(struct world *w, struct trow *r)
@@ -987,13 +1010,13 @@ static int db_release_waiting(
 	struct order_walk done = *walk;
 	enum fate fate;
 
-	if (enter(s, true, e) < 0)
+	if (enter(s, true, NULL, e) < 0)
 		return -1;
 	fate = draw_fate(s);
 	walk_on(s, find_aggregate(s->a->w, walk->aggregate_type, walk->aggregate_id), &done,
 		pass_dead, happens(fate));
 	s->a->work += 1 + done.released;
-	if (leave(s, fate, NULL, e) < 0)
+	if (leave(s, fate, NULL, NULL, e) < 0)
 		return -1;
 	*walk = done;
 	return 0;
@@ -1004,11 +1027,11 @@ static int db_last_sent(struct store *base, struct place *out, struct err *e)
 	struct fake_store *s = self(base);
 	struct trow *r;
 
-	if (enter(s, false, e) < 0)
+	if (enter(s, false, NULL, e) < 0)
 		return -1;
 	r = row_of_index(tree_last(s->a->w->table.tree[ST_SENT]));
 	*out = r != NULL ? (struct place){ r->created_us, r->id } : (struct place){ 0 };
-	return leave(s, FATE_DONE, NULL, e);
+	return leave(s, FATE_DONE, NULL, NULL, e);
 }
 
 static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *cursor, bool *more,
@@ -1024,7 +1047,7 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 	unsigned n = 0;
 
 	*more = false;
-	if (enter(s, false, e) < 0)
+	if (enter(s, false, NULL, e) < 0)
 		return -1;
 	if (cursor->started) {
 		memcpy(&key.k1, cursor->next_retry_at, sizeof(key.k1));
@@ -1048,7 +1071,7 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 				memcpy(cursor->next_retry_at, &key.k1, sizeof(key.k1));
 				memcpy(cursor->created_at, &key.k2, sizeof(key.k2));
 				cursor->id = key.id;
-				return leave(s, FATE_DONE, NULL, e);
+				return leave(s, FATE_DONE, NULL, NULL, e);
 			}
 			row(arg, &k, st == ST_PROCESSING ? HEAD_PROCESSING : head_of(s, r));
 			s->a->work++;
@@ -1059,7 +1082,7 @@ static int db_barred(struct store *base, bool pass_dead, struct barred_cursor *c
 		*more = ++cursor->stage < ARRAY_LEN(stages);
 		break;
 	}
-	return leave(s, FATE_DONE, NULL, e);
+	return leave(s, FATE_DONE, NULL, NULL, e);
 }
 
 bool database_requeue(struct world *w, struct trow *r)
