@@ -130,6 +130,24 @@ bool mysql_error_read_only(unsigned code)
 	return code == 1290 || code == 1792 || code == 1836 || code == 1874;
 }
 
+bool mysql_error_row(unsigned code)
+{
+	static const unsigned codes[] = {
+		1048,                               /* NULL in a column without */
+		1062,                               /* duplicate key */
+		1216, 1217, 1451, 1452, 1761, 1762, /* foreign keys */
+		1264, 1265, 1292, 1366, 1406, 3140, /* a value that the column does not take */
+		1526, 1748,                         /* no partition for it */
+		1644,                               /* a trigger's SIGNAL */
+		1690, 3819, 4025, /* out of range in an expression; CHECK; CHECK of MariaDB */
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(codes); i++)
+		if (codes[i] == code)
+			return true;
+	return false;
+}
+
 bool mysql_error_locked(unsigned code)
 {
 	return code == 1205 || code == 3572;

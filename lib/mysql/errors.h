@@ -13,6 +13,9 @@ enum err_kind mysql_error_kind(unsigned code, const char *state);
  * another host may be the primary now. */
 bool mysql_error_read_only(unsigned code);
 
+/* A value, a constraint or a trigger says no to a row: without that row the statement would do. */
+bool mysql_error_row(unsigned code);
+
 /* Of a statement with NOWAIT: somebody has a row, or the table, locked. MariaDB has no number of
  * its own for it. */
 bool mysql_error_locked(unsigned code);

@@ -1,9 +1,13 @@
+#include "mysql/errors.h"
 #include "mysql/purge_impl.h"
 #include "mysql/values.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* So many rows in a row that are refused for themselves are not. */
+#define REFUSED_MAX 20
 
 int purger_run(struct purger *p, struct reply *r, struct err *e)
 {
@@ -102,8 +106,12 @@ static int read_round(struct purger *p, struct purge_step *out, struct err *e)
 {
 	bool got = true;
 
-	if (!p->running && p->ops->begin(p, e) < 0)
-		return -1;
+	if (!p->running) {
+		p->most = p->chunk;
+		p->refused = 0;
+		if (p->ops->begin(p, e) < 0)
+			return -1;
+	}
 	if (p->running && p->last && !p->ops->next(p)) {
 		out->end = true;
 		p->running = false;
@@ -127,6 +135,36 @@ static int read_round(struct purger *p, struct purge_step *out, struct err *e)
 	return 0;
 }
 
+bool purger_reads(const struct purger *p)
+{
+	return p->at == p->due_count;
+}
+
+/* Of what a step of `count` rows from `from` on came to. One that is refused has rolled back. */
+static int narrow(struct purger *p, int rc, size_t from, size_t count, struct err *e)
+{
+	if (rc == 0) {
+		p->most = p->most < p->chunk / 2 ? p->most * 2 : p->chunk;
+		p->refused = 0;
+		return 0;
+	}
+	if (mysql_error_row((unsigned)e->code) && e->kind != ERR_LINK)
+		e->kind = ERR_REFUSED;
+	if (e->kind != ERR_REFUSED)
+		return -1;
+	if (count > 1) {
+		p->at = from;
+		p->most = (unsigned)count / 2;
+		*e = (struct err){ 0 };
+		return 0;
+	}
+	if (++p->refused == REFUSED_MAX) {
+		p->refused = 0;
+		e->kind = ERR_CONFIG;
+	}
+	return -1;
+}
+
 int purger_step(struct purger *p, struct session *c, const struct outbox_table *table,
 	unsigned limit, struct purge_step *out, struct err *e)
 {
@@ -139,11 +177,11 @@ int purger_step(struct purger *p, struct session *c, const struct outbox_table *
 	if (n == 0) {
 		rc = read_round(p, out, e);
 	} else {
-		n = n < p->chunk ? n : p->chunk;
+		n = n < p->most ? n : p->most;
 		n = limit == 0 || n < limit ? n : limit;
 		p->at += n;
 		buf_reset(&p->gone);
-		rc = p->ops->remove(p, from, n, out, e);
+		rc = narrow(p, p->ops->remove(p, from, n, out, e), from, n, e);
 	}
 	if (rc == 0 && p->at == p->due_count && give_lock(p, e) < 0)
 		rc = -1;

@@ -51,9 +51,14 @@ bool purger_wanted(const struct source_conf *conf);
  * its rate allows). `table` is the source's as the session found it (an inbox: NULL).
  *
  * On -1 with ERR_RETRY or ERR_REFUSED the rows of this step are passed over, to be met by the next
- * pass, and the pass goes on with the next step; with any other kind it is over. */
+ * pass, and the pass goes on with the next step; with any other kind it is over. ERR_REFUSED is one
+ * row, named by its id, that a constraint, a trigger or the archive says no to: it is looked for by
+ * halves, its neighbours go. Many in a row are the table's fault: ERR_CONFIG. */
 int purger_step(struct purger *p, struct session *c, const struct outbox_table *table,
 	unsigned limit, struct purge_step *out, struct err *e) MUST_CHECK;
+
+/* What a step does next: it reads, or it removes what was read. */
+bool purger_reads(const struct purger *p);
 
 /* Ends the pass early and gives the lock back; NULL or a closed session: there is none. */
 void purger_stop(struct purger *p, struct session *c);

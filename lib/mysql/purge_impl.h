@@ -31,6 +31,8 @@ struct purger {
 	bool running, locked;
 	bool last;
 	size_t due_count, at;
+	unsigned most; /* rows of the next step, at most: a refused one is looked for by halves */
+	unsigned refused; /* one by one, with nothing removed in between */
 	struct buf text;
 	struct buf gone; /* event ids of the transaction at hand, each ended by a NUL */
 };

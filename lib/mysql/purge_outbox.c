@@ -8,6 +8,7 @@
 #include "mysql/values.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,11 +148,8 @@ static int run_counted(struct outbox_purger *o, const char *what, size_t count, 
 {
 	struct reply r = { 0 };
 
-	if (purger_run(&o->base, &r, e) < 0) {
-		if (e->code == 1062)
-			e->kind = ERR_REFUSED;
+	if (purger_run(&o->base, &r, e) < 0)
 		return err_wrap(e, "%s", what);
-	}
 	if (r.matched != count)
 		return err_set(e, ERR_REFUSED, 0, "%s: %zu rows were locked, %llu were written",
 			what, count, (unsigned long long)r.matched);
@@ -190,6 +188,8 @@ static int outbox_remove(
 		ids_sort(removing.ids, removing.count);
 		rc = remove_locked(o, &removing, e);
 	}
+	if (rc < 0 && count == 1)
+		err_wrap(e, "row %" PRIu64, o->ids[from]);
 	rc = purger_finish(p, rc, removing.count, out, e);
 	out->waiting_us = removing.waiting_us > 0 ? removing.waiting_us : 0;
 	out->dead = o->kind == PURGE_DEAD ? out->gone : 0;

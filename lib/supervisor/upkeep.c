@@ -1,6 +1,7 @@
 #include "supervisor/upkeep_impl.h"
 
 #include "config/diff.h"
+#include "mysql/errors.h"
 #include "mysql/schema.h"
 
 #include <errno.h>
@@ -97,7 +98,8 @@ static int try_once(struct item *it, int (*work)(struct item *it, void *arg, str
 }
 
 int item_try(struct upkeep *u, struct item *it,
-	int (*work)(struct item *it, void *arg, struct err *e), void *arg, struct err *e)
+	int (*work)(struct item *it, void *arg, struct err *e), void *arg, bool again,
+	struct err *e)
 {
 	bool was_open = it->session != NULL && session_is_open(it->session);
 
@@ -105,7 +107,8 @@ int item_try(struct upkeep *u, struct item *it,
 		return 0;
 	if (e->kind == ERR_CONFIG)
 		it->known = false; /* perhaps the table is another one than it was */
-	if (was_open && e->kind == ERR_LINK && !atomic_load(&u->stop))
+	if (again && was_open && e->kind == ERR_LINK && !mysql_error_read_only((unsigned)e->code) &&
+		!atomic_load(&u->stop))
 		return try_once(it, work, arg, e);
 	return -1;
 }
@@ -120,22 +123,29 @@ void job_worked(struct item *it, enum job_kind kind, const char *again)
 	job->again_us = 0;
 }
 
+void job_complains(struct upkeep *u, struct item *it, enum job_kind kind, const char *what,
+	const struct err *e)
+{
+	struct job *job = &it->job[kind];
+	uint64_t suppressed = 0;
+
+	job->failing = true;
+	if (!atomic_load(&u->stop) &&
+		log_limit_pass(&job->limit, clock_mono_us(), LOG_EVERY_US, &suppressed))
+		log_warn("upkeep", what, F_STR(it->kind, it->name), F_ERR(e),
+			F_UINT("suppressed", suppressed));
+}
+
 void job_failed(struct upkeep *u, struct item *it, enum job_kind kind, const char *what,
 	const struct err *e)
 {
 	struct job *job = &it->job[kind];
-	int64_t now_us = clock_mono_us();
-	uint64_t suppressed = 0;
 
-	job->failing = true;
 	job->again_us = job->again_us == 0 ? UPKEEP_INTERVAL_US : job->again_us * 2;
 	if (job->again_us > AGAIN_MAX_US)
 		job->again_us = AGAIN_MAX_US;
-	job->due_us = now_us + job->again_us;
-	if (!atomic_load(&u->stop) &&
-		log_limit_pass(&job->limit, now_us, LOG_EVERY_US, &suppressed))
-		log_warn("upkeep", what, F_STR(it->kind, it->name), F_ERR(e),
-			F_UINT("suppressed", suppressed));
+	job->due_us = clock_mono_us() + job->again_us;
+	job_complains(u, it, kind, what, e);
 }
 
 /* --- counting ------------------------------------------------------------------------------- */
@@ -197,7 +207,7 @@ static void count_pass(struct upkeep *u, struct item *it)
 	int64_t took_us;
 	bool inbox = it->inbox != NULL;
 
-	if (item_try(u, it, inbox ? inbox_count_rows : count_source, &sample, &e) < 0) {
+	if (item_try(u, it, inbox ? inbox_count_rows : count_source, &sample, true, &e) < 0) {
 		set_absent(it);
 		pthread_mutex_lock(&u->lock);
 		it->sampled = false;

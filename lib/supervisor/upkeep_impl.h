@@ -66,10 +66,11 @@ struct item {
 	struct purger *purger; /* NULL: rows stay for ever */
 	struct purge_pace pace;
 	uint64_t pass_gone, pass_dead;
-	int64_t pass_us; /* when it began; 0: none is under way */
-	int64_t vain_us; /* its time spent on rounds that found nothing */
-	bool pass_cut;   /* the last one ended because another process went on */
-	struct buf dead; /* the first event ids of those deleted last */
+	int64_t pass_us;                /* when it began; 0: none is under way */
+	int64_t vain_us;                /* its time spent on rounds that found nothing */
+	bool pass_cut;                  /* the last one ended because another process went on */
+	bool pass_failed, pass_refused; /* of this one a step failed; rows were refused */
+	struct buf dead;                /* the first event ids of those deleted last */
 	unsigned dead_shown;
 
 	/* under the lock */
@@ -112,12 +113,16 @@ struct upkeep {
 };
 
 /* Does `work` over an open session, the table read. A connection that had been idle may have ended
- * meanwhile: then it is made anew, and the work done once more. */
+ * meanwhile: then it is made anew, and the work done once more, if it may be done `again`. */
 int item_try(struct upkeep *u, struct item *it,
-	int (*work)(struct item *it, void *arg, struct err *e), void *arg, struct err *e);
+	int (*work)(struct item *it, void *arg, struct err *e), void *arg, bool again,
+	struct err *e);
 
 /* The job did what it should; "what it does again" for the log if it had failed before. */
 void job_worked(struct item *it, enum job_kind kind, const char *again);
+/* It did not, in part: tells so now and then. */
+void job_complains(struct upkeep *u, struct item *it, enum job_kind kind, const char *what,
+	const struct err *e);
 /* It did not: tells so now and then, and sets when to try again. */
 void job_failed(struct upkeep *u, struct item *it, enum job_kind kind, const char *what,
 	const struct err *e);

@@ -5,6 +5,7 @@
 #define WINDOW_US (60 * US_PER_SEC)
 /* After a pass that spent t on rounds in vain the next one comes no sooner than this many t. */
 #define VAIN_SHARE 20
+#define REFUSED_PAUSE_US (100 * US_PER_MS)
 #define INBOX_INTERVAL_US (60 * US_PER_SEC)
 /* Processes take turns, a round each: within this time a turn goes on at the pace of the last. */
 #define GOES_ON_US (60 * US_PER_SEC)
@@ -108,6 +109,25 @@ static void end_pass(struct item *it, int64_t now_us)
 	it->job[JOB_PURGE].due_us = now_us + pause_us;
 }
 
+/* A row that is refused is passed over at once, everything else is tried again later. The failure
+ * is over when rows are removed, or none was due; reading proves nothing. */
+static void failed(struct upkeep *u, struct item *it, const struct err *e)
+{
+	buf_reset(&it->dead);
+	it->dead_shown = 0;
+	it->pass_failed = true;
+	metric_set(it->purge_failing, 1);
+	if (e->kind == ERR_REFUSED) {
+		it->pass_refused = true;
+		it->job[JOB_PURGE].due_us = clock_mono_us() + REFUSED_PAUSE_US;
+		job_complains(u, it, JOB_PURGE, "a row is not removed, the others are", e);
+		return;
+	}
+	if (e->kind != ERR_RETRY)
+		it->pass_us = 0;
+	job_failed(u, it, JOB_PURGE, "rows not removed, will try again", e);
+}
+
 void purge_pass(struct upkeep *u, struct item *it)
 {
 	const struct retention_conf *r = it->source != NULL ? &it->source->retention : NULL;
@@ -126,20 +146,18 @@ void purge_pass(struct upkeep *u, struct item *it)
 		it->pass_us = start_us;
 		it->pass_gone = it->pass_dead = 0;
 		it->vain_us = 0;
+		it->pass_failed = it->pass_refused = false;
 		if (!it->pass_cut || start_us - it->pace.at_us > GOES_ON_US)
 			purge_pace_begin(&it->pace);
 	}
-	if (item_try(u, it, step, &done, &e) < 0) {
-		buf_reset(&it->dead);
-		it->dead_shown = 0;
-		if (e.kind != ERR_RETRY && e.kind != ERR_REFUSED)
-			it->pass_us = 0;
-		metric_set(it->purge_failing, 1);
-		job_failed(u, it, JOB_PURGE, "rows not removed, will try again", &e);
+	if (item_try(u, it, step, &done, purger_reads(it->purger), &e) < 0) {
+		failed(u, it, &e);
 		return;
 	}
-	metric_set(it->purge_failing, 0);
-	job_worked(it, JOB_PURGE, "rows are removed again");
+	if (done.gone > 0 ? !it->pass_refused : done.end && !done.elsewhere && !it->pass_failed) {
+		metric_set(it->purge_failing, 0);
+		job_worked(it, JOB_PURGE, "rows are removed again");
+	}
 	now_us = clock_mono_us();
 	took_us = now_us - start_us;
 	metric_add(it->purged, done.gone);

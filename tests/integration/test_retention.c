@@ -298,6 +298,118 @@ START_TEST(without_the_privilege_the_command_fails_and_the_relay_goes_on)
 }
 END_TEST
 
+/* A child that refers to it keeps a row from being deleted. */
+static void refer_to(struct rig *r, const char *where)
+{
+	const char *s = r->schema[0].name;
+
+	db_exec(r->db,
+		"CREATE TABLE %s.child (event BIGINT UNSIGNED NOT NULL, FOREIGN KEY (event) "
+		"REFERENCES %s.outbox_event (id)); INSERT INTO %s.child SELECT id FROM "
+		"%s.outbox_event WHERE %s",
+		s, s, s, s, where);
+}
+
+START_TEST(a_row_that_is_refused_is_named_and_only_that_one_is_left)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d;
+	char named[60];
+
+	start(&r, &c, &d, "refused_row", "");
+	add_many(&r, "old", 1300, OLD);
+	refer_to(&r, "event_id IN ('old-7','old-8','old-1200')");
+	REQUIRE_INT(purge(d, NULL), ==, 1);
+	snprintf(named, sizeof(named), "row %" PRId64 ": ",
+		db_int(r.db, "SELECT MIN(event) FROM %s.child", r.schema[0].name));
+	if (strstr(last.text, named) == NULL)
+		FAIL("no '%s' in: %s", named, last.text);
+	REQUIRE_INT(rig_rows(&r, 0, "1"), ==, 3);
+	REQUIRE(exists(&r, "old-7") && exists(&r, "old-8") && exists(&r, "old-1200"));
+	finish(&r, d);
+}
+END_TEST
+
+START_TEST(where_every_row_is_refused_the_pass_ends)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d;
+
+	start(&r, &c, &d, "refused_all", "");
+	add_many(&r, "old", 600, OLD);
+	refer_to(&r, "1");
+	REQUIRE_INT(purge(d, NULL), ==, 1);
+	REQUIRE_INT(rig_rows(&r, 0, "1"), ==, 600);
+	finish(&r, d);
+}
+END_TEST
+
+static double failing(const struct daemon *d)
+{
+	return daemon_metric(d, "outboxd_retention_failing{source=\"s0\"}");
+}
+
+START_TEST(retention_that_fails_says_so_until_rows_are_removed)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d;
+	int64_t until_us;
+
+	start(&r, &c, &d, "refused_long", "    retention: { interval: 1s }\n");
+	add_many(&r, "old", 100, OLD);
+	refer_to(&r, "event_id='old-50'");
+	daemon_start(d);
+	daemon_wait_ready(d, true);
+	WAIT_FOR(10000, rig_rows(&r, 0, "1") == 1 && failing(d) == 1);
+	until_us = env_now_us() + 4 * US_PER_SEC;
+	while (env_now_us() < until_us) {
+		REQUIRE(failing(d) == 1);
+		usleep(50000);
+	}
+	REQUIRE_INT(daemon_log(d, "rows are removed again", NULL), ==, 0);
+	REQUIRE_INT(daemon_log(d, "warn upkeep: a row is not removed", NULL), ==, 1);
+	db_exec(r.db, "DROP TABLE %s.child", r.schema[0].name);
+	WAIT_FOR(10000, rig_rows(&r, 0, "1") == 0 && failing(d) == 0);
+	REQUIRE_INT(daemon_log(d, "rows are removed again", NULL), ==, 1);
+	daemon_stop(d);
+	finish(&r, d);
+}
+END_TEST
+
+/* What a server that has become read-only does to a session: it ends with the first write. */
+START_TEST(where_each_removal_ends_the_connection_it_is_not_tried_all_the_time)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d;
+	int64_t until_us;
+
+	start(&r, &c, &d, "refused_link", "    retention: { interval: 1s }\n");
+	add_many(&r, "old", 100, OLD);
+	db_exec(r.db,
+		"CREATE TABLE %s.tries (n INT) ENGINE=MyISAM; CREATE TRIGGER %s.cut BEFORE DELETE "
+		"ON %s.outbox_event FOR EACH ROW BEGIN INSERT INTO %s.tries VALUES (1); KILL "
+		"CONNECTION_ID(); END",
+		r.schema[0].name, r.schema[0].name, r.schema[0].name, r.schema[0].name);
+	daemon_start(d);
+	daemon_wait_ready(d, true);
+	WAIT_FOR(10000, failing(d) == 1);
+	until_us = env_now_us() + 8 * US_PER_SEC;
+	while (env_now_us() < until_us) {
+		REQUIRE(failing(d) == 1);
+		usleep(50000);
+	}
+	REQUIRE_INT(db_int(r.db, "SELECT COUNT(*) FROM %s.tries", r.schema[0].name), <=, 4);
+	db_exec(r.db, "DROP TRIGGER %s.cut", r.schema[0].name);
+	WAIT_FOR(30000, rig_rows(&r, 0, "1") == 0 && failing(d) == 0);
+	daemon_stop(d);
+	finish(&r, d);
+}
+END_TEST
+
 /* --- the archive ---------------------------------------------------------------------------- */
 
 /* Each row is in one of the two tables, as it was. */
@@ -592,6 +704,10 @@ RIG_MAIN("retention", 120, nothing_goes_but_what_was_sent_longer_ago_than_its_ag
 	dead_events_go_only_when_asked_for_and_never_in_silence,
 	a_row_that_somebody_has_locked_is_left_and_the_others_go, a_limit_and_a_rate_are_kept,
 	without_the_privilege_the_command_fails_and_the_relay_goes_on,
+	a_row_that_is_refused_is_named_and_only_that_one_is_left,
+	where_every_row_is_refused_the_pass_ends,
+	retention_that_fails_says_so_until_rows_are_removed,
+	where_each_removal_ends_the_connection_it_is_not_tried_all_the_time,
 	a_move_to_the_archive_is_whole_however_often_the_daemon_is_killed,
 	purgers_at_the_same_time_remove_every_row_once,
 	an_archive_that_does_not_fit_is_found_by_check_and_loses_nothing,
