@@ -546,13 +546,11 @@ void sql_renew(struct buf *b, const struct outbox_table *t, const char *owner, i
 }
 
 void sql_held(struct buf *b, const struct outbox_table *t, const char *owner, const uint64_t *ids,
-	size_t count, bool lock)
+	size_t count)
 {
 	buf_adds(b, "SELECT `id`,(");
 	add_fence(b, owner);
 	buf_addf(b, ") IS TRUE,`status`,`retry_count` FROM %s FORCE INDEX (PRIMARY) WHERE ",
 		t->name);
 	sql_add_ids(b, t, ids, count);
-	if (lock)
-		buf_adds(b, " FOR UPDATE");
 }

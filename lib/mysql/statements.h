@@ -150,9 +150,8 @@ void sql_settle(struct buf *b, const struct outbox_table *t, const char *owner,
 void sql_renew(struct buf *b, const struct outbox_table *t, const char *owner, int64_t lease_us,
 	const uint64_t *ids, size_t count);
 
-/* Who has these rows: id, whether state and owner are ours, status, retry_count. Locks them if
- * asked to. */
+/* Who has these rows: id, whether state and owner are ours, status, retry_count. */
 void sql_held(struct buf *b, const struct outbox_table *t, const char *owner, const uint64_t *ids,
-	size_t count, bool lock);
+	size_t count);
 
 #endif

@@ -28,6 +28,8 @@ struct mysql_store {
 	struct session *beside;
 	size_t beside_count; /* rows of the statement under way */
 	int64_t beside_us;   /* it was last used, monotonic */
+	/* Until then no lock is waited for: somebody holds some for long. */
+	int64_t locked_until_us;
 	const char *const *extra;
 	size_t extra_count;
 	char owner[129];
@@ -82,7 +84,7 @@ int mysql_store_settle(
 	struct store *s, struct settle *list, size_t count, bool *unknown, struct err *e);
 int mysql_store_settle_begin(struct store *s, const uint64_t *ids, size_t count, struct err *e);
 int mysql_store_settle_end(struct store *s, struct err *e);
-int mysql_store_renew(struct store *s, const uint64_t *ids, bool *lost, size_t count,
+int mysql_store_renew(struct store *s, const uint64_t *ids, enum lease_fate *out, size_t count,
 	int64_t lease_us, struct err *e);
 int mysql_store_predecessors(
 	struct store *s, struct order_probe *list, size_t count, bool pass_dead, struct err *e);

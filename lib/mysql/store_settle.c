@@ -1,11 +1,17 @@
 /* store_settle.c: outcomes go back into the table, and leases are prolonged. Every statement is
  * fenced: it matches only rows that are still PROCESSING under this very owner. */
+#include "base/ids.h"
+#include "mysql/errors.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
 #include "sys/clock.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
+
+/* After somebody's lock was waited for in vain, nobody's is for so long. */
+#define LOCKED_US (10 * US_PER_SEC)
 
 static size_t at_most(size_t a, size_t b)
 {
@@ -42,6 +48,7 @@ struct resolving {
 	struct mysql_store *store;
 	struct settle *list;
 	size_t count;
+	unsigned chunks; /* statements of a half */
 	size_t picked;
 };
 
@@ -78,6 +85,8 @@ static bool stands(const struct settle *s, struct slice status, uint32_t retry_c
 	return false;
 }
 
+/* The statements of the first half tell who has each row, those of the second lock ours that nobody
+ * else has locked. */
 static int row_held(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
@@ -85,40 +94,58 @@ static int row_held(
 	struct settle *one;
 	uint64_t id;
 
-	(void)statement, (void)count, (void)e;
+	(void)count, (void)e;
 	if (!value_id(v[0], &id) || (one = find(r->list, r->count, id)) == NULL)
 		return 0;
 	if (value_true(v[1])) {
 		one->lost = false;
-		r->store->picked[r->picked++] = one;
+		one->left = statement <= r->chunks; /* START TRANSACTION is the first */
+		if (!one->left)
+			r->store->picked[r->picked++] = one;
 	} else {
+		one->left = false;
 		one->lost = !one->again || !stands(one, v[2], value_count(v[3]));
 	}
 	return 0;
 }
 
-/* Some rows are not ours any more: finds out which, and settles the others. */
-static int settle_rest(
-	struct mysql_store *s, struct settle *list, size_t count, bool *unknown, struct err *e)
+static int find_ours(struct resolving *r, struct err *e)
 {
-	struct resolving resolving = { .store = s, .list = list, .count = count };
-	struct reply r = { .row = row_held, .arg = &resolving };
+	struct mysql_store *s = r->store;
+	struct reply reply = { .row = row_held, .arg = r };
 
 	buf_reset(&s->text);
 	buf_adds(&s->text, "START TRANSACTION");
-	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
-		uint64_t ids[SQL_IDS_MAX];
-		size_t n = at_most(SQL_IDS_MAX, count - i);
+	for (int lock = 0; lock < 2; lock++)
+		for (size_t i = 0; i < r->count; i += SQL_IDS_MAX) {
+			uint64_t ids[SQL_IDS_MAX];
+			size_t n = at_most(SQL_IDS_MAX, r->count - i);
 
-		for (size_t k = 0; k < n; k++) {
-			ids[k] = list[i + k].id;
-			/* until it is found: but what was SENT may have been deleted since */
-			list[i + k].lost = !list[i + k].again || list[i + k].kind != SETTLE_SENT;
+			for (size_t k = 0; k < n; k++)
+				ids[k] = r->list[i + k].id;
+			r->chunks += !lock;
+			buf_addc(&s->text, ';');
+			sql_held(&s->text, &s->table, s->owner_sql, ids, n);
+			if (lock)
+				sql_lock_rows(&s->text, false);
 		}
-		buf_addc(&s->text, ';');
-		sql_held(&s->text, &s->table, s->owner_sql, ids, n, true);
+	for (size_t i = 0; i < r->count; i++) {
+		/* until it is found: but what was SENT may have been deleted since */
+		r->list[i].lost = !r->list[i].again || r->list[i].kind != SETTLE_SENT;
+		r->list[i].left = false;
 	}
-	if (store_run(s, &r, e) < 0)
+	return store_run(s, &reply, e);
+}
+
+/* Some rows are not ours any more, or somebody else has locked them: finds out which, and settles
+ * the others. */
+static int settle_found(
+	struct mysql_store *s, struct settle *list, size_t count, bool *unknown, struct err *e)
+{
+	struct resolving resolving = { .store = s, .list = list, .count = count };
+	struct reply r = { 0 };
+
+	if (find_ours(&resolving, e) < 0)
 		return session_rollback(s->session, e);
 	if (resolving.picked == 0) {
 		struct err again = { 0 };
@@ -131,7 +158,6 @@ static int settle_rest(
 	add_all(s, resolving.picked);
 	if (s->text.len > 0) /* each is preceded by a semicolon */
 		s->text.data[0] = ' ';
-	r = (struct reply){ 0 };
 	if (store_run(s, &r, e) < 0)
 		return session_rollback(s->session, e);
 	if (r.matched != resolving.picked) {
@@ -142,19 +168,38 @@ static int settle_rest(
 	return session_commit(s->session, unknown, e);
 }
 
-static int settle(
+/* One that is refused is looked for by halves, each a transaction of its own, and left. */
+static int settle_rest(struct mysql_store *s, struct settle *list, size_t count, bool *unknown,
+	struct err *refused, struct err *e)
+{
+	int rc = settle_found(s, list, count, unknown, e);
+	size_t half = count / 2;
+
+	if (rc == 0 || e->kind == ERR_LINK || !mysql_error_row((unsigned)e->code))
+		return rc;
+	if (count == 1) {
+		err_set(refused, ERR_REFUSED, e->code, "row %" PRIu64 ": %s", list->id, e->text);
+		list->left = true;
+		list->lost = false;
+		return 0;
+	}
+	if (settle_rest(s, list, half, unknown, refused, e) < 0)
+		return -1;
+	if (settle_rest(s, list + half, count - half, unknown, refused, e) == 0)
+		return 0;
+	*unknown = true; /* the first half stands */
+	return -1;
+}
+
+static int settle_at_once(
 	struct mysql_store *s, struct settle *list, size_t count, bool *unknown, struct err *e)
 {
 	struct reply r = { 0 };
-	struct err undo = { 0 };
 
-	if (ROOM(s, picked, count, e) < 0)
-		return -1;
 	for (size_t i = 0; i < count; i++) {
-		list[i].lost = false;
+		list[i].lost = list[i].left = false;
 		s->picked[i] = &list[i];
 	}
-	session_begin(s->session);
 	buf_reset(&s->text);
 	buf_adds(&s->text, "START TRANSACTION");
 	add_all(s, count);
@@ -162,10 +207,41 @@ static int settle(
 		return session_rollback(s->session, e);
 	if (r.matched == count)
 		return session_commit(s->session, unknown, e);
-	session_rollback(s->session, &undo);
-	if (!session_is_open(s->session))
-		return err_set(e, ERR_LINK, 0, "ROLLBACK failed");
-	return settle_rest(s, list, count, unknown, e);
+	err_set(e, ERR_REFUSED, 0, "%llu of %zu rows were ours", (unsigned long long)r.matched,
+		count);
+	return session_rollback(s->session, e);
+}
+
+/* Not by a lock that nobody else has: the others need not wait for it. */
+static bool row_is_at_fault(struct mysql_store *s, const struct err *e)
+{
+	if (e->kind == ERR_LINK)
+		return false;
+	if (mysql_error_locked((unsigned)e->code))
+		s->locked_until_us = clock_mono_us() + LOCKED_US;
+	return mysql_error_locked((unsigned)e->code) || mysql_error_row((unsigned)e->code) ||
+	       e->kind == ERR_REFUSED;
+}
+
+static int settle(
+	struct mysql_store *s, struct settle *list, size_t count, bool *unknown, struct err *e)
+{
+	struct err refused = { 0 };
+
+	if (ROOM(s, picked, count, e) < 0)
+		return -1;
+	session_begin(s->session);
+	if (clock_mono_us() >= s->locked_until_us) {
+		if (settle_at_once(s, list, count, unknown, e) == 0)
+			return 0;
+		if (*unknown || !row_is_at_fault(s, e))
+			return -1;
+		session_begin(s->session);
+	}
+	if (settle_rest(s, list, count, unknown, &refused, e) < 0)
+		return -1;
+	*e = refused;
+	return 0;
 }
 
 int mysql_store_settle(
@@ -178,7 +254,7 @@ int mysql_store_settle(
 		return 0;
 	if (settle(s, list, count, unknown, e) < 0) {
 		for (size_t i = 0; i < count; i++)
-			list[i].lost = false; /* nothing is known of any */
+			list[i].lost = list[i].left = false; /* nothing is known of any */
 		return store_failed(s, e, "settle");
 	}
 	return 0;
@@ -236,10 +312,14 @@ int mysql_store_settle_end(struct store *base, struct err *e)
 
 struct renewing {
 	const uint64_t *ids;
-	bool *lost;
+	enum lease_fate *out;
 	size_t count;
+	unsigned chunks; /* statements of a half, where rows are found first */
+	uint64_t *ours;  /* found, and locked by us */
+	size_t ours_count;
 };
 
+/* As row_held(). */
 static int row_renewed(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
@@ -247,7 +327,7 @@ static int row_renewed(
 	size_t low = 0, high = r->count;
 	uint64_t id;
 
-	(void)statement, (void)count, (void)e;
+	(void)count, (void)e;
 	if (!value_id(v[0], &id) || !value_true(v[1]))
 		return 0;
 	while (low < high) {
@@ -258,55 +338,98 @@ static int row_renewed(
 		else
 			high = middle;
 	}
-	if (low < r->count && r->ids[low] == id)
-		r->lost[low] = false;
+	if (low == r->count || r->ids[low] != id)
+		return 0;
+	r->out[low] = LEASE_LOCKED;
+	if (statement > r->chunks) {
+		r->out[low] = LEASE_RENEWED;
+		r->ours[r->ours_count++] = id;
+	}
 	return 0;
 }
 
-int mysql_store_renew(struct store *base, const uint64_t *ids, bool *lost, size_t count,
-	int64_t lease_us, struct err *e)
+static void add_renewals(struct mysql_store *s, const uint64_t *ids, size_t count, int64_t lease_us)
 {
-	struct mysql_store *s = store_of(base);
-	struct renewing renewing = { ids, lost, count };
+	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
+		buf_addc(&s->text, ';');
+		sql_renew(&s->text, &s->table, s->owner_sql, lease_us, ids + i,
+			at_most(SQL_IDS_MAX, count - i));
+	}
+}
+
+/* Those that are ours, and that nobody else has locked. */
+static int renew_found(
+	struct mysql_store *s, struct renewing *renewing, int64_t lease_us, struct err *e)
+{
+	struct reply r = { .row = row_renewed, .arg = renewing };
+
+	if (ROOM(s, ids, renewing->count, e) < 0)
+		return -1;
+	renewing->ours = s->ids;
+	session_begin(s->session);
+	buf_reset(&s->text);
+	buf_adds(&s->text, "START TRANSACTION");
+	for (int lock = 0; lock < 2; lock++)
+		for (size_t i = 0; i < renewing->count; i += SQL_IDS_MAX) {
+			renewing->chunks += !lock;
+			buf_addc(&s->text, ';');
+			sql_held(&s->text, &s->table, s->owner_sql, renewing->ids + i,
+				at_most(SQL_IDS_MAX, renewing->count - i));
+			if (lock)
+				sql_lock_rows(&s->text, false);
+		}
+	for (size_t i = 0; i < renewing->count; i++)
+		renewing->out[i] = LEASE_LOST;
+	if (store_run(s, &r, e) < 0)
+		return session_rollback(s->session, e);
+	ids_sort(renewing->ours, renewing->ours_count);
+	buf_adds(&s->text, "DO 0");
+	add_renewals(s, renewing->ours, renewing->ours_count, lease_us);
+	buf_adds(&s->text, ";COMMIT");
+	r = (struct reply){ 0 };
+	return store_run(s, &r, e) < 0 ? session_rollback(s->session, e) : 0;
+}
+
+static int renew_at_once(
+	struct mysql_store *s, const uint64_t *ids, size_t count, int64_t lease_us, struct err *e)
+{
 	struct reply r = { 0 };
 
-	for (size_t i = 0; i < count; i++)
-		lost[i] = false;
-	if (count == 0)
-		return 0;
 	session_begin(s->session);
 	buf_reset(&s->text);
 	/* may be repeated as often as one likes: nothing to check before COMMIT */
 	if (count > SQL_IDS_MAX)
-		buf_adds(&s->text, "START TRANSACTION;");
-	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
-		if (i > 0)
-			buf_addc(&s->text, ';');
-		sql_renew(&s->text, &s->table, s->owner_sql, lease_us, ids + i,
-			at_most(SQL_IDS_MAX, count - i));
-	}
+		buf_adds(&s->text, "START TRANSACTION");
+	add_renewals(s, ids, count, lease_us);
 	if (count > SQL_IDS_MAX)
 		buf_adds(&s->text, ";COMMIT");
-	if (store_run(s, &r, e) < 0) {
-		session_rollback(s->session, e);
-		return store_failed(s, e, "renew");
-	}
+	else if (s->text.len > 0)
+		s->text.data[0] = ' '; /* a semicolon */
+	if (store_run(s, &r, e) < 0)
+		return session_rollback(s->session, e);
 	if (r.matched == count)
 		return 0;
+	return err_set(e, ERR_REFUSED, 0, "%llu of %zu rows were ours",
+		(unsigned long long)r.matched, count);
+}
+
+int mysql_store_renew(struct store *base, const uint64_t *ids, enum lease_fate *out, size_t count,
+	int64_t lease_us, struct err *e)
+{
+	struct mysql_store *s = store_of(base);
+	struct renewing renewing = { .ids = ids, .out = out, .count = count };
+
 	for (size_t i = 0; i < count; i++)
-		lost[i] = true;
-	buf_reset(&s->text);
-	for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
-		if (i > 0)
-			buf_addc(&s->text, ';');
-		sql_held(&s->text, &s->table, s->owner_sql, ids + i,
-			at_most(SQL_IDS_MAX, count - i), false);
+		out[i] = LEASE_RENEWED;
+	if (count == 0)
+		return 0;
+	if (clock_mono_us() >= s->locked_until_us) {
+		if (renew_at_once(s, ids, count, lease_us, e) == 0)
+			return 0;
+		if (!row_is_at_fault(s, e))
+			return store_failed(s, e, "renew");
 	}
-	r = (struct reply){ .row = row_renewed, .arg = &renewing };
-	if (store_run(s, &r, e) < 0) {
-		for (size_t i = 0; i < count; i++)
-			lost[i] = false;
+	if (renew_found(s, &renewing, lease_us, e) < 0)
 		return store_failed(s, e, "renew");
-	}
 	return 0;
 }

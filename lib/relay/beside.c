@@ -10,7 +10,7 @@ static unsigned collect(struct relay *r)
 
 		if (count == STATEMENT_IDS)
 			break;
-		if (ev->verdict == SETTLE_SENT)
+		if (ev->verdict == SETTLE_SENT && !ev->left)
 			r->events[count++] = ev;
 	}
 	return count;

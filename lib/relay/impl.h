@@ -34,6 +34,8 @@
 /* How long a row that probed a broken route, or a broker that confirms nothing, in vain stands
  * back, so that the next probe takes another. */
 #define ROUTE_HOLD_US (10 * US_PER_SEC)
+/* Verdicts that could not be written are tried again so much later. */
+#define LEFT_US (1 * US_PER_SEC)
 /* After a second session that did not do what it was for, the first one does everything for so
  * long. */
 #define BESIDE_REST_US (30 * US_PER_SEC)
@@ -92,8 +94,13 @@ struct relay {
 	struct list settling; /* CONFIRMED, FAILED or RELEASED, in the order of verdicts */
 	unsigned ready_count; /* in both of `ready` and `quarantine` */
 	struct list beside;   /* CONFIRMED: being written on the second session */
+	struct list left;     /* as `settling`; could not be written for now, the others were */
 	unsigned quarantine_count, out_count[CHANNELS], settling_count, beside_count;
-	unsigned first_count; /* in `settling`, to be written before anything is claimed */
+	unsigned
+		first_count; /* in `settling` or `left`, to be written before anything is claimed */
+	unsigned left_count;
+	int64_t left_until_us; /* then they are tried again */
+	struct log_limit left_log;
 	int64_t beside_until_us, beside_rest_us;
 	double row_bytes; /* running mean of what a row takes in memory */
 
@@ -163,7 +170,7 @@ struct relay {
 	unsigned staged_count;
 	struct settle *settles; /* STATEMENT_IDS of each */
 	uint64_t *ids;
-	bool *lost;
+	enum lease_fate *leases;
 	struct event **events;
 	struct order_probe *probes;
 	struct buf text;

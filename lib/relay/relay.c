@@ -299,6 +299,7 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	list_init(&r->quarantine);
 	list_init(&r->settling);
 	list_init(&r->beside);
+	list_init(&r->left);
 	list_init(&r->staged);
 	for (int ch = 0; ch < CHANNELS; ch++)
 		list_init(&r->in_flight[ch]);
@@ -319,10 +320,10 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	r->exchange_fixed = route_exchange_fixed(r->route);
 	r->settles = calloc(STATEMENT_IDS, sizeof(r->settles[0]));
 	r->ids = calloc(STATEMENT_IDS, sizeof(r->ids[0]));
-	r->lost = calloc(STATEMENT_IDS, sizeof(r->lost[0]));
+	r->leases = calloc(STATEMENT_IDS, sizeof(r->leases[0]));
 	r->events = calloc(scratch, sizeof(r->events[0]));
 	r->probes = calloc(r->ordered ? scratch : 1, sizeof(r->probes[0]));
-	if (r->settles == NULL || r->ids == NULL || r->lost == NULL || r->events == NULL ||
+	if (r->settles == NULL || r->ids == NULL || r->leases == NULL || r->events == NULL ||
 		r->probes == NULL ||
 		(r->ordered &&
 			order_init(&r->order, source->max_in_flight, rng_next(&r->rng)) < 0)) {
@@ -369,6 +370,7 @@ void relay_free(struct relay *r)
 	forget_list(r, &r->quarantine);
 	forget_list(r, &r->settling);
 	forget_list(r, &r->beside);
+	forget_list(r, &r->left);
 	for (int ch = 0; ch < CHANNELS; ch++)
 		forget_list(r, &r->in_flight[ch]);
 	event_pool_fini(&r->pool);
@@ -379,7 +381,7 @@ void relay_free(struct relay *r)
 	buf_fini(&r->text);
 	free(r->settles);
 	free(r->ids);
-	free(r->lost);
+	free(r->leases);
 	free((void *)r->events);
 	free(r->probes);
 	free(r);

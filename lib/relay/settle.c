@@ -88,7 +88,7 @@ static void take_out(struct relay *r, struct event *ev, enum event_state to)
 /* What is claimed next could be the same row, or one of its aggregate that comes after it. */
 static bool goes_first(const struct event *ev)
 {
-	return ev->again || ev->verdict == SETTLE_RELEASE;
+	return ev->again || (ev->verdict == SETTLE_RELEASE && !ev->left);
 }
 
 static void to_settling(
@@ -319,7 +319,7 @@ int64_t settle_next(const struct relay *r)
 	bool idle = relay_in_flight(r) == 0 && !claims;
 
 	if (oldest == NULL)
-		return TIME_NEVER;
+		return r->left_count > 0 ? r->left_until_us : TIME_NEVER;
 	if (r->first_count > 0 || full || idle || r->stopping)
 		return r->now_us;
 	return oldest->since_us + SETTLE_AGE_US;
@@ -331,12 +331,21 @@ void settle_again(struct relay *r, struct event *ev)
 	ev->again = true;
 }
 
+/* It bars its aggregate as long as it stands as ours, although it goes back to where it was. */
+static bool bars_while_left(const struct event *ev)
+{
+	return ev->left && ev->lane != NULL && ev->verdict == SETTLE_RELEASE &&
+	       ev->origin == ROW_FRESH;
+}
+
 /* The row is written. Where it was its aggregate's head, what follows is decided now. */
 static void settled(struct relay *r, struct event *ev, bool lost)
 {
 	struct lane *lane = ev->lane;
 
 	r->first_count -= goes_first(ev);
+	if (bars_while_left(ev))
+		barred_sub(&r->order, lane->hash, 1);
 	if (lane != NULL && ev->verdict == SETTLE_DEAD && r->source->on_dead == ON_DEAD_PASS) {
 		if (lost)
 			lane_barred(r, ev, US_PER_SEC);
@@ -371,6 +380,37 @@ void settle_written(struct relay *r, struct event *ev, bool lost)
 	settled(r, ev, lost);
 }
 
+static void leave(struct relay *r, struct event *ev, const struct err *why)
+{
+	bool barred = bars_while_left(ev);
+	uint64_t suppressed;
+
+	r->first_count -= goes_first(ev);
+	ev->left = true;
+	r->first_count += goes_first(ev);
+	if (bars_while_left(ev) && !barred)
+		bar(r, ev->lane);
+	list_push_back(&r->left, &ev->link);
+	r->left_count++;
+	r->left_until_us = r->now_us + LEFT_US;
+	if (log_limit_pass(&r->left_log, r->now_us, LOG_EVERY_US, &suppressed))
+		log_event(r, LOG_LEVEL_WARN,
+			"not settled, the others were: will be tried every second", ev, NULL,
+			why->kind == ERR_REFUSED ? why->text : "somebody has locked the row");
+}
+
+static void take_up_left(struct relay *r)
+{
+	while (!list_empty(&r->left)) {
+		struct event *ev = list_last(&r->left, struct event, link);
+
+		list_del(&ev->link);
+		list_push_front(&r->settling, &ev->link);
+	}
+	r->settling_count += r->left_count;
+	r->left_count = 0;
+}
+
 static void note_due(struct relay *r, const struct event *ev, const struct settle *s)
 {
 	if (s->kind == SETTLE_RETRY || s->kind == SETTLE_HOLD)
@@ -385,6 +425,8 @@ bool settle_turn(struct relay *r)
 	bool unknown = false;
 	struct err e = { 0 };
 
+	if (r->left_count > 0 && r->now_us >= r->left_until_us)
+		take_up_left(r);
 	if (r->now_us < settle_next(r))
 		return false;
 	if (beside_begin(r))
@@ -421,6 +463,10 @@ bool settle_turn(struct relay *r)
 
 		list_del(&ev->link);
 		r->settling_count--;
+		if (r->settles[i].left) {
+			leave(r, ev, &e);
+			continue;
+		}
 		note_due(r, ev, &r->settles[i]);
 		settle_written(r, ev, r->settles[i].lost);
 	}
@@ -470,7 +516,7 @@ bool renew_turn(struct relay *r)
 	int64_t low_us = lease_us / 2 > need_us ? lease_us / 2 : need_us;
 	int64_t high_us = low_us > lease_us / 4 * 3 ? low_us : lease_us / 4 * 3;
 	struct list *lists[] = { &r->ready, &r->quarantine, &r->in_flight[CHANNEL_FAST],
-		&r->in_flight[CHANNEL_QUARANTINE], &r->settling };
+		&r->in_flight[CHANNEL_QUARANTINE], &r->settling, &r->left };
 	unsigned count = 0;
 	int64_t start_us;
 	struct err e = { 0 };
@@ -492,7 +538,7 @@ bool renew_turn(struct relay *r)
 	for (unsigned i = 0; i < count; i++)
 		r->ids[i] = r->events[i]->id;
 	start_us = relay_clock(r);
-	if (r->store->ops->renew(r->store, r->ids, r->lost, count, lease_us, &e) < 0) {
+	if (r->store->ops->renew(r->store, r->ids, r->leases, count, lease_us, &e) < 0) {
 		relay_clock(r);
 		relay_db_failed(r, "renew", &e);
 		return true;
@@ -502,9 +548,13 @@ bool renew_turn(struct relay *r)
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
 
+		if (r->leases[i] == LEASE_LOCKED) { /* tried again, but not at once */
+			r->next_renew_us = r->now_us + lease_us / 8;
+			continue;
+		}
 		/* of one that is lost: so that it is not asked about again */
 		ev->lease_end_us = start_us + lease_us;
-		if (r->lost[i])
+		if (r->leases[i] == LEASE_LOST)
 			found_lost(r, ev);
 	}
 	return true;

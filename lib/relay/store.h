@@ -81,6 +81,14 @@ struct settle {
 	const char *error;    /* "CLASS: words": RETRY, DEAD, HOLD; cut to 1,024 characters */
 	bool again;           /* may stand already from an earlier try: then it is no loss */
 	bool lost;            /* out: no row matched owner and state */
+	bool left; /* out: ours, and as it was: somebody has it locked, or it is refused */
+};
+
+/* What renew() came to. */
+enum lease_fate {
+	LEASE_RENEWED,
+	LEASE_LOST,
+	LEASE_LOCKED, /* as it was: somebody has the row locked */
 };
 
 enum order_head {
@@ -146,8 +154,9 @@ struct store_ops {
 	 * ERR_REFUSED: `nowait`, and somebody has locked a row. */
 	int (*claim)(struct store *s, const struct claim_spec *spec, const struct row_sink *sink,
 		bool *unknown, struct err *e);
-	/* Any mixture of kinds in one transaction, ids ascending. On -1 *unknown tells that COMMIT
-	 * itself may have worked: call again with `again` set. */
+	/* Any mixture of kinds in one transaction, ids ascending; in several where a row is
+	 * refused. 0: all are written but those lost or left; where one is left that is refused, *e
+	 * tells why. On -1 *unknown tells that some may be written: call again with `again` set. */
 	int (*settle)(
 		struct store *s, struct settle *list, size_t count, bool *unknown, struct err *e);
 	/* Writes a batch of SENT beside: on a second session, opened when it is first wanted, so
@@ -159,9 +168,9 @@ struct store_ops {
 	int (*settle_end)(struct store *s, struct err *e);
 	/* Readable when settle_end() has something to tell; -1: there is no such thing. */
 	int (*settle_fd)(const struct store *s);
-	/* locked_until = now + lease for rows still PROCESSING under the owner; lost[i] tells those
-	 * that are not. Ids ascending. */
-	int (*renew)(struct store *s, const uint64_t *ids, bool *lost, size_t count,
+	/* locked_until = now + lease for rows still PROCESSING under the owner; out: what became of
+	 * each. Ids ascending. */
+	int (*renew)(struct store *s, const uint64_t *ids, enum lease_fate *out, size_t count,
 		int64_t lease_us, struct err *e);
 
 	/* Ordered sources only. */

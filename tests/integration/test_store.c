@@ -725,7 +725,7 @@ START_TEST(rows_that_others_took_are_lost_and_left_alone)
 	struct sunk *k = sunk_new();
 	struct settle list[6];
 	uint64_t ids[6];
-	bool lost[6];
+	enum lease_fate lost[6];
 	struct err e = { 0 };
 
 	add_rows(6);
@@ -814,7 +814,7 @@ START_TEST(more_rows_than_a_statement_takes_are_settled_in_one_go)
 	struct sunk *k = sunk_new();
 	struct settle *list = calloc(1200, sizeof(*list));
 	uint64_t ids[1200];
-	bool lost[1200];
+	enum lease_fate lost[1200];
 	struct err e = { 0 };
 
 	add_rows(1200);
@@ -936,7 +936,7 @@ START_TEST(columns_that_move_by_themselves_are_held_still)
 	};
 	uint64_t id = 6;
 	struct err e = { 0 };
-	bool lost;
+	enum lease_fate lost;
 
 	sql("ALTER TABLE outbox_event MODIFY created_at TIMESTAMP NOT NULL DEFAULT "
 	    "CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,"
@@ -1384,9 +1384,10 @@ START_TEST(rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment)
 	struct store *o = store_as(&ordered, "me/2/0");
 	struct sunk *k = sunk_new();
 	struct settle list[4] = { { .id = 1 }, { .id = 2 }, { .id = 3 }, { .id = 4 } };
+	const uint64_t ids[] = { 1, 2, 3, 4 };
+	enum lease_fate leases[4];
 	struct err e = { 0 };
 	int64_t start;
-	bool unknown;
 
 	add_rows(8);
 	claim(s,
@@ -1396,10 +1397,22 @@ START_TEST(rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment)
 	sql("START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id IN "
 	    "(2,5,6) FOR UPDATE");
 	start = clock_mono_us();
-	ck_assert_int_lt(s->ops->settle(s, list, 4, &unknown, &e), 0);
-	ck_assert_msg(e.kind == ERR_RETRY, "%s", e.text);
-	ck_assert(!unknown);
+	settle(s, list, 4);
 	ck_assert_int_lt(clock_mono_us() - start, 6 * US_PER_SEC);
+	for (unsigned i = 0; i < 4; i++) {
+		ck_assert_int_eq(list[i].left, i == 1);
+		ck_assert(!list[i].lost);
+	}
+	ck_status(1, "SENT");
+	ck_status(3, "SENT");
+	/* the next ones do not wait for it at all */
+	start = clock_mono_us();
+	settle(s, &list[1], 1);
+	ck_assert(list[1].left);
+	ck_assert_int_eq(s->ops->renew(s, ids, leases, 4, 120 * US_PER_SEC, &e), 0);
+	for (unsigned i = 0; i < 4; i++)
+		ck_assert_int_eq(leases[i], i == 1 ? LEASE_LOCKED : LEASE_LOST);
+	ck_assert_int_lt(clock_mono_us() - start, US_PER_SEC);
 	look(o);
 	start = clock_mono_us();
 	claim(o, &fresh_only, k);
@@ -1411,9 +1424,45 @@ START_TEST(rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment)
 	ck_assert_uint_eq(k->skipped_id[0], 5);
 	ck_assert_uint_eq(k->skipped_id[1], 6);
 	sql("ROLLBACK");
-	settle(s, list, 4);
+	settle(s, &list[1], 1);
+	ck_assert(!list[1].left);
 	ck_status(2, "SENT");
 	free_store(o);
+	free_store(s);
+}
+END_TEST
+
+START_TEST(a_row_that_cannot_be_written_is_left_and_the_others_are)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct sunk *k = sunk_new();
+	struct settle list[40];
+	struct err e = { 0 };
+	bool unknown;
+
+	add_rows(40);
+	sql("CREATE TRIGGER no BEFORE UPDATE ON outbox_event FOR EACH ROW IF OLD.id IN (7,8,31) "
+	    "AND NEW.status<>'PROCESSING' THEN SIGNAL SQLSTATE '45000' SET "
+	    "MESSAGE_TEXT='not this one'; END IF");
+	claim(s, &everything, k);
+	for (unsigned i = 0; i < 40; i++)
+		list[i] = (struct settle){ .id = i + 1,
+			.kind = i % 4 == 0   ? SETTLE_RETRY
+				: i % 4 == 1 ? SETTLE_RELEASE
+					     : SETTLE_SENT,
+			.retry_count = 1,
+			.delay_us = US_PER_SEC,
+			.error = "NACKED: x" };
+	ck_assert_msg(s->ops->settle(s, list, 40, &unknown, &e) == 0, "%s", e.text);
+	ck_assert_int_eq(e.kind, ERR_REFUSED);
+	ck_assert_msg(strstr(e.text, "not this one") != NULL, "%s", e.text);
+	ck_assert_msg(strstr(e.text, "row 31: ") != NULL, "%s", e.text);
+	for (unsigned i = 0; i < 40; i++) {
+		ck_assert_int_eq(list[i].left, i == 6 || i == 7 || i == 30);
+		ck_assert(!list[i].lost);
+	}
+	ck_assert_int_eq(number("SELECT COUNT(*) FROM outbox_event WHERE status='PROCESSING'"), 3);
+	sql("DROP TRIGGER no");
 	free_store(s);
 }
 END_TEST
@@ -1471,31 +1520,6 @@ START_TEST(a_locked_table_delays_only_a_moment)
 	sql("UNLOCK TABLES");
 	claim(s, &everything, k);
 	ck_assert_uint_eq(k->count, 1);
-	free_store(s);
-}
-END_TEST
-
-START_TEST(a_deadlock_is_passing)
-{
-	struct store *s = fresh_store(ddl_outbox);
-	struct sunk *k = sunk_new();
-	struct settle list[2] = { { .id = 1 }, { .id = 2 } };
-
-	add_rows(2);
-	claim(s, &everything, k);
-	for (unsigned i = 0; i < 3; i++) {
-		struct err e = { 0 };
-		bool unknown;
-
-		/* the administrator has changed much, so InnoDB takes the relay for the victim */
-		sql("START TRANSACTION; UPDATE outbox_event SET last_error=NULL WHERE id=2");
-		ck_assert_int_lt(s->ops->settle(s, list, 2, &unknown, &e), 0);
-		ck_assert_int_eq(e.kind, ERR_RETRY);
-		ck_assert(!unknown);
-		sql("ROLLBACK");
-	}
-	settle(s, list, 2);
-	ck_assert(!list[0].lost && !list[1].lost);
 	free_store(s);
 }
 END_TEST
@@ -2867,9 +2891,9 @@ int main(void)
 		an_idle_store_does_not_block_alter_table,
 		a_killed_session_is_reported_and_replaced,
 		rows_locked_by_others_are_skipped_and_a_settle_waits_only_a_moment,
+		a_row_that_cannot_be_written_is_left_and_the_others_are,
 		with_nowait_a_claim_skips_nobody_and_is_refused_where_it_would_have_to,
 		a_locked_table_delays_only_a_moment,
-		a_deadlock_is_passing,
 		a_read_only_server_is_left,
 		least_privileges_suffice_and_less_is_told,
 		a_commit_without_an_answer_is_unknown_and_can_be_repeated,

@@ -555,7 +555,7 @@ static int db_claim(struct store *base, const struct claim_spec *spec, const str
 	return leave(s, fate, sink, unknown, e);
 }
 
-/* Rows somebody else has locked make the statement wait, and give up. */
+/* Rows somebody else has locked make the statement wait, and do without them. */
 static int wait_for_locks(struct fake_store *s, const uint64_t *ids, size_t count, struct err *e)
 {
 	struct world *w = s->a->w;
@@ -566,12 +566,7 @@ static int wait_for_locks(struct fake_store *s, const uint64_t *ids, size_t coun
 			until_us = w->table.rows[ids[i]]->locked_us;
 	if (until_us <= w->now_us)
 		return 0;
-	if (until_us - w->now_us > SEC) {
-		if (!actor_wait(s->a, SEC))
-			return gone(e);
-		return err_set(e, ERR_RETRY, 1205, "lock wait timeout");
-	}
-	if (!actor_wait(s->a, until_us - w->now_us))
+	if (!actor_wait(s->a, until_us - w->now_us < SEC ? until_us - w->now_us : SEC))
 		return gone(e);
 	if (s->session == NULL || !s->session->alive)
 		return gone(e);
@@ -672,7 +667,7 @@ static int db_settle(
 			wrong(w, "ids to settle are not ascending");
 		if (i > 0 && ids[i] == ids[i - 1] && !w->table.rows[ids[i]]->foreign)
 			wrong(w, "row %" PRIu64 " settled twice in one statement", ids[i]);
-		list[i].lost = false;
+		list[i].lost = list[i].left = false;
 	}
 	if (enter(s, true, NULL, e) < 0 || wait_for_locks(s, ids, count, e) < 0)
 		return -1;
@@ -680,6 +675,9 @@ static int db_settle(
 	for (size_t i = 0; i < count && happens(fate); i++) {
 		struct trow *r = w->table.rows[ids[i]];
 
+		list[i].left = r->locked_us > w->now_us || (w->faulty && chance(w, 0.0005));
+		if (list[i].left)
+			continue;
 		if (mine(s, r)) {
 			apply(s, r, &list[i]);
 			continue;
@@ -824,7 +822,7 @@ int64_t database_ready_us(const struct actor *a)
 							   : a->w->spell.db_cut[a->index];
 }
 
-static int db_renew(struct store *base, const uint64_t *ids, bool *lost, size_t count,
+static int db_renew(struct store *base, const uint64_t *ids, enum lease_fate *out, size_t count,
 	int64_t lease_us, struct err *e)
 {
 	struct fake_store *s = self(base);
@@ -842,8 +840,10 @@ static int db_renew(struct store *base, const uint64_t *ids, bool *lost, size_t 
 	for (size_t i = 0; i < count; i++) {
 		struct trow *r = w->table.rows[ids[i]];
 
-		lost[i] = !mine(s, r);
-		if (lost[i] || !happens(fate))
+		out[i] = !mine(s, r)                ? LEASE_LOST
+			 : r->locked_us > w->now_us ? LEASE_LOCKED
+						    : LEASE_RENEWED;
+		if (out[i] != LEASE_RENEWED || !happens(fate))
 			continue;
 		table_unlink(&w->table, r);
 		r->locked_until_us = db_now(w) + lease_us;
