@@ -146,8 +146,59 @@ static void check_retry(struct view *v)
 		v->src->name, low, high);
 }
 
+static bool same_host(const struct endpoint *a, const struct endpoint *b)
+{
+	return a->port == b->port &&
+	       (strcasecmp(a->host, b->host) == 0 ||
+		       (host_is_loopback(a->host) && host_is_loopback(b->host)));
+}
+
+static bool same_server(const struct database_conf *a, const struct database_conf *b)
+{
+	if (a->socket != NULL && b->socket != NULL)
+		return strcmp(a->socket, b->socket) == 0;
+	for (size_t i = 0; i < a->host_count; i++)
+		for (size_t j = 0; j < b->host_count; j++)
+			if (same_host(&a->hosts[i], &b->hosts[j]))
+				return true;
+	return false;
+}
+
+/* Ids are one table's own: in an archive those of two outbox tables collide, and a table that is
+ * read as an outbox would have its archived rows deleted again. */
+static void check_archive_of_others(struct view *v, const struct node *archive, size_t index)
+{
+	const struct source_conf *src = v->src;
+	const char *table = src->retention.archive_table;
+
+	if (src->database.name == NULL || src->table == NULL)
+		return;
+	for (size_t i = 0; i < v->c->source_count; i++) {
+		const struct source_conf *o = &v->c->sources[i];
+		const char *theirs = o->retention.archive_table;
+		bool outbox;
+
+		/* of two that read one table check_tables() speaks */
+		if (i == index || o->name == NULL || o->database.name == NULL || o->table == NULL ||
+			strcmp(o->database.name, src->database.name) != 0 ||
+			strcmp(o->table, src->table) == 0 ||
+			!same_server(&o->database, &src->database))
+			continue;
+		outbox = strcmp(o->table, table) == 0;
+		if (!outbox && (i > index || theirs == NULL || strcmp(theirs, table) != 0))
+			continue;
+		fault_at(v->d->faults, archive->line, archive->column,
+			outbox ? "sources.%s.retention.archive_table %s.%s is the outbox table of "
+				 "source %s of line %u: name another"
+			       : "sources.%s.retention.archive_table %s.%s is the archive of "
+				 "source %s of line %u already: give each source its own",
+			src->name, src->database.name, table, o->name, o->line);
+		return;
+	}
+}
+
 /* What is moved away must have somewhere else to go, and be there to be moved. */
-static void check_retention(struct view *v)
+static void check_retention(struct view *v, size_t index)
 {
 	struct node *archive = in_source(v, "retention", "archive_table");
 	const struct retention_conf *r = &v->src->retention;
@@ -165,24 +216,8 @@ static void check_retention(struct view *v)
 			"deletes an event as it is sent: make sent longer, or leave archive_table "
 			"out",
 			v->src->name);
-}
-
-static bool same_host(const struct endpoint *a, const struct endpoint *b)
-{
-	return a->port == b->port &&
-	       (strcasecmp(a->host, b->host) == 0 ||
-		       (host_is_loopback(a->host) && host_is_loopback(b->host)));
-}
-
-static bool same_server(const struct database_conf *a, const struct database_conf *b)
-{
-	if (a->socket != NULL && b->socket != NULL)
-		return strcmp(a->socket, b->socket) == 0;
-	for (size_t i = 0; i < a->host_count; i++)
-		for (size_t j = 0; j < b->host_count; j++)
-			if (same_host(&a->hosts[i], &b->hosts[j]))
-				return true;
-	return false;
+	else
+		check_archive_of_others(v, archive, index);
 }
 
 /* Two sources of one process that read one table would fight over it, under two names. */
@@ -346,7 +381,7 @@ void check_rules(struct decode *d, struct config *c)
 		check_lease(&v);
 		check_workers(&v);
 		check_retry(&v);
-		check_retention(&v);
+		check_retention(&v, i);
 		check_tables(&v, i);
 		if (!faults_any(d->faults))
 			check_route(&v);
