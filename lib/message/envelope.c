@@ -357,18 +357,40 @@ static bool kept(const struct field *f)
 	return (int)f->type != FIELD_NULL && (int)f->type != FIELD_SHADOWED;
 }
 
+/* RabbitMQ takes CC and BCC for more routing keys, and closes the channel over any other type: the
+ * messages beside it would go twice. In a list it skips what is no string, and nobody hears. */
+static int check_copies(const struct field *f, struct err *e)
+{
+	bool good = f->type == FIELD_ARRAY;
+
+	if (!slice_eq(f->name, SLICE_LIT("CC")) && !slice_eq(f->name, SLICE_LIT("BCC")))
+		return 0;
+	for (size_t i = 0; good && i < f->many.count; i++)
+		good = f->many.items[i].type == FIELD_STRING;
+	if (good)
+		return 0;
+	return err_set(e, ERR_REFUSED, 0,
+		"INVALID: headers: %.*s is not a list of strings: to RabbitMQ it means more "
+		"routing keys",
+		(int)f->name.len, f->name.ptr);
+}
+
 /* The pairs of the row's object itself. */
-static void close_root(struct builder *b)
+static int close_root(struct builder *b, struct err *e)
 {
 	size_t before = b->env->header_count;
 
 	for (size_t i = 0; i < b->top; i++) {
 		const struct field *f = &b->stack[i];
 
-		if (kept(f) && !route_name_reserved(f->name) &&
-			field_named(b->env->headers, before, f->name) == NULL)
-			b->env->headers[b->env->header_count++] = *f;
+		if (!kept(f) || route_name_reserved(f->name) ||
+			field_named(b->env->headers, before, f->name) != NULL)
+			continue;
+		if (check_copies(f, e) < 0)
+			return -1;
+		b->env->headers[b->env->header_count++] = *f;
 	}
+	return 0;
 }
 
 static int close_level(struct builder *b, bool object, struct field *f, struct err *e)
@@ -378,10 +400,8 @@ static int close_level(struct builder *b, bool object, struct field *f, struct e
 
 	if (object && shadow_duplicates(items, count, e) < 0)
 		return -1;
-	if (b->depth == 0) {
-		close_root(b);
-		return 0;
-	}
+	if (b->depth == 0)
+		return close_root(b, e);
 	f->name = b->level[b->depth].name;
 	f->type = object ? FIELD_TABLE : FIELD_ARRAY;
 	f->many.count = 0;

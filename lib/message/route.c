@@ -43,6 +43,11 @@ int route_check_header_name(const char *name, enum body_format body, struct err 
 	}
 	if (taken)
 		return err_set(e, ERR_CONFIG, 0, "header %s is set by the relay itself", name);
+	/* A template gives a string, over which the broker would close the channel each time. */
+	if (strcmp(name, "CC") == 0 || strcmp(name, "BCC") == 0)
+		return err_set(e, ERR_CONFIG, 0,
+			"header %s means more routing keys to RabbitMQ, and has to be a list",
+			name);
 	return 0;
 }
 

@@ -256,6 +256,31 @@ START_TEST(headers_that_are_no_json_object_are_invalid)
 }
 END_TEST
 
+START_TEST(more_routing_keys_are_lists_of_strings_or_the_row_is_invalid)
+{
+	static const char *const bad[] = { "\"k\"", "true", "1", "1.5", "{\"k\":\"k\"}",
+		"[\"k\",1]", "[[\"k\"]]", "[{}]" };
+	char json[60];
+
+	setup();
+	with_headers("{\"CC\":[\"a\",null,\"b\"],\"BCC\":[],\"cc\":1,\"x\":{\"CC\":1}}");
+	ck_assert_uint_eq(header(&b, "CC")->many.count, 2);
+	ck_assert_uint_eq(header(&b, "BCC")->many.count, 0);
+	with_headers("{\"CC\":\"k\",\"CC\":[\"k\"],\"BCC\":null}"); /* the last counts */
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		snprintf(json, sizeof(json), "{\"a\":1,\"CC\":%s}", bad[i]);
+		refused(slice_str(json),
+			"INVALID: headers: CC is not a list of strings: to RabbitMQ it means more "
+			"routing keys");
+		snprintf(json, sizeof(json), "{\"\\u0042CC\":%s,\"a\":1}", bad[i]);
+		refused(slice_str(json),
+			"INVALID: headers: BCC is not a list of strings: to RabbitMQ it means more "
+			"routing keys");
+	}
+	bench_fini(&b);
+}
+END_TEST
+
 START_TEST(a_header_name_is_255_bytes_at_most_and_without_nul)
 {
 	char *fits = repeat("\xF0\x9F\x98\x80", 63), *longer = repeat("\xF0\x9F\x98\x80", 64);
@@ -540,6 +565,7 @@ UNIT_MAIN("headers", the_relay_says_what_aggregate_and_source_an_event_is_of,
 	of_equal_names_in_one_object_the_last_counts,
 	no_headers_are_sql_null_json_null_and_an_empty_object,
 	headers_that_are_no_json_object_are_invalid,
+	more_routing_keys_are_lists_of_strings_or_the_row_is_invalid,
 	a_header_name_is_255_bytes_at_most_and_without_nul, headers_are_nested_16_levels_at_most,
 	a_header_table_over_its_limit_is_invalid,
 	more_values_than_fit_are_refused_before_memory_is_asked_for,

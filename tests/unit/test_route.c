@@ -161,6 +161,14 @@ START_TEST(configured_headers_have_names_of_their_own)
 		snprintf(text, sizeof(text), "header %s is set by the relay itself", taken[i]);
 		ck_assert_str_eq(route_error(&conf), text);
 	}
+	headers[0].name = "BCC";
+	ck_assert_str_eq(route_error(&conf),
+		"header BCC means more routing keys to RabbitMQ, and has to be a list");
+	headers[0].name = "CC";
+	ck_assert_str_eq(route_error(&conf),
+		"header CC means more routing keys to RabbitMQ, and has to be a list");
+	headers[0].name = "cc";
+	ck_assert_str_eq(route_error(&conf), "none");
 	headers[0].name = "cloudEvents_id";
 	ck_assert_str_eq(route_error(&conf), "none");
 	conf.body = BODY_CLOUDEVENTS;
