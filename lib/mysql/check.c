@@ -333,6 +333,112 @@ static void compare_archive(
 	}
 }
 
+/* What SHOW CREATE TABLE says: MariaDB's information schema keeps the CHECKs from all accounts that
+ * have privileges on tables only. */
+struct create_texts {
+	struct buf archive, outbox;
+};
+
+static int row_create(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct create_texts *t = arg;
+
+	(void)e;
+	if (count > 1)
+		buf_add_slice(statement == 0 ? &t->archive : &t->outbox, v[1]);
+	return 0;
+}
+
+/* The last CHECK (...) that a line ends with; empty: there is none. */
+static struct slice rule_of(struct slice line)
+{
+	static const char start[] = " CHECK (";
+	struct slice rule = { 0 };
+	const char *at = line.ptr, *end;
+
+	if (line.len > 0 && line.ptr[line.len - 1] == ',')
+		line.len--;
+	end = line.ptr + line.len;
+	if (line.len == 0 || end[-1] != ')')
+		return rule; /* NOT ENFORCED, for one */
+	while ((at = memmem(at, (size_t)(end - at), start, sizeof(start) - 1)) != NULL) {
+		at++;
+		rule = (struct slice){ at, (size_t)(end - at) };
+	}
+	return rule;
+}
+
+static void report_rule(struct check *c, const char *where, const struct schema *from,
+	const struct schema *to, struct slice line, struct slice rule)
+{
+	bool constraint = slice_starts(line, "  CONSTRAINT `");
+	const char *at = memchr(line.ptr, '`', line.len);
+	const struct schema_column *own;
+	char name[80], fix[700];
+
+	if (at == NULL)
+		return;
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(at + 1, "`\n"), at + 1);
+	if (constraint) {
+		snprintf(fix, sizeof(fix), "ALTER TABLE `%.64s` DROP CONSTRAINT `%s`", to->table,
+			name);
+		report(c, SEVERITY_WARNING, where, fix,
+			"the constraint %s is not the outbox table's: what breaks %.*s is not "
+			"moved",
+			name, (int)(rule.len > 300 ? 300 : rule.len), rule.ptr);
+		return;
+	}
+	own = schema_column(from, name);
+	if (own == NULL)
+		return; /* it is left at its default */
+	snprintf(fix, sizeof(fix), "ALTER TABLE `%.64s` MODIFY `%.64s` %.200s%s", to->table, name,
+		own->full, own->nullable ? " NULL" : " NOT NULL");
+	report(c, SEVERITY_WARNING, where, fix,
+		slice_starts(rule, "CHECK (json_valid(")
+			? "the column %s is JSON here and not in the outbox table: what breaks "
+			  "%.*s is not moved"
+			: "the column %s has a rule that is not the outbox table's: what breaks "
+			  "%.*s is not moved",
+		name, (int)(rule.len > 300 ? 300 : rule.len), rule.ptr);
+}
+
+/* What the archive refuses by a CHECK that the outbox table takes. */
+static void compare_rules(
+	struct check *c, const char *where, const struct schema *from, const struct schema *to)
+{
+	struct create_texts t = { 0 };
+	struct reply r = { .row = row_create, .arg = &t };
+	struct slice rest = { 0 }, line, rule;
+	struct err e;
+
+	buf_adds(&c->text, "SHOW CREATE TABLE ");
+	sql_add_name(&c->text, c->conf->database.name);
+	buf_addc(&c->text, '.');
+	sql_add_name(&c->text, c->conf->retention.archive_table);
+	buf_addf(&c->text, ";SHOW CREATE TABLE %s", c->table.name);
+	if (run(c, &r, &e) < 0)
+		report(c, SEVERITY_WARNING, where, "", "its CHECKs cannot be read: %s", e.text);
+	else if (t.archive.failed || t.outbox.failed)
+		report(c, SEVERITY_WARNING, where, "", "its CHECKs cannot be read: no memory");
+	else
+		rest = buf_slice(&t.archive);
+	while (rest.len > 0) {
+		const char *end = memchr(rest.ptr, '\n', rest.len);
+
+		line = (struct slice){ rest.ptr,
+			end != NULL ? (size_t)(end - rest.ptr) : rest.len };
+		rest.ptr += line.len + (end != NULL);
+		rest.len -= line.len + (end != NULL);
+		rule = rule_of(line);
+		if (rule.len > 0 && (t.outbox.len == 0 || memmem(t.outbox.data, t.outbox.len,
+								  rule.ptr, rule.len) == NULL))
+			report_rule(c, where, from, to, line, rule);
+	}
+	buf_fini(&t.archive);
+	buf_fini(&t.outbox);
+}
+
 static void check_insert(struct check *c, const char *where, const struct schema *from)
 {
 	const struct source_conf *conf = c->conf;
@@ -411,6 +517,7 @@ static void check_archive(struct check *c)
 			to.kind, to.engine);
 	} else {
 		compare_archive(c, where, &from, &to);
+		compare_rules(c, where, &from, &to);
 		if (c->faults == before)
 			check_insert(c, where, &from);
 		check_replay(c, where, &to);

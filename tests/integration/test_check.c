@@ -121,6 +121,23 @@ static const struct deployment deployments[] = {
 		.where = "outbox_event", .what = "trigger slow runs before UPDATE",
 		.fix = "take it off the table" },
 	/* --- the archive */
+	{ "an archive with a rule of its own",
+		"CREATE TABLE old LIKE outbox_event; GRANT INSERT ON old TO $U; "
+		"ALTER TABLE old ADD CONSTRAINT few CHECK (retry_count < 5)",
+		"REVOKE ALL ON old FROM $U; DROP TABLE old", .from = "  batch: ",
+		.to = "  retention: { archive_table: old }\n  batch: ", .severity = "warning",
+		.where = "$S.old",
+		.what = "constraint few is not the outbox table's: what breaks CHECK (",
+		.fix = "DROP CONSTRAINT `few`" },
+	{ "an archive of JSON for payloads that are text",
+		"CREATE TABLE old LIKE outbox_event; GRANT INSERT ON old TO $U; "
+		"ALTER TABLE outbox_event MODIFY payload LONGTEXT CHARACTER SET utf8mb4 COLLATE "
+		"utf8mb4_bin NOT NULL",
+		.from = "  batch: ", .to = "  retention: { archive_table: old }\n  batch: ",
+		.severity = "warning", .where = "$S.old",
+		.what = "column payload is JSON here and not in the outbox table: what breaks "
+			"CHECK (json_valid(",
+		.fix = "MODIFY `payload` longtext", .mends = BY_STATEMENT, .only = MARIADB },
 	{ "an archive that has to be told what the outbox table generates",
 		"DROP TABLE IF EXISTS old; CREATE TABLE old LIKE outbox_event; GRANT SELECT, "
 		"INSERT "
