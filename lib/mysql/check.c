@@ -526,38 +526,100 @@ static void check_archive(struct check *c)
 	schema_fini(&to);
 }
 
-/* --- triggers ------------------------------------------------------------------------------- */
+/* --- triggers and foreign keys ---------------------------------------------------------------- */
 
 static int row_trigger(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
 	struct check *c = arg;
+	bool insert = value_is(v[2], "INSERT");
 
 	(void)statement, (void)count, (void)e;
-	report(c, SEVERITY_WARNING, c->conf->table,
-		"take it off the table, or make sure that it neither fails nor waits nor "
-		"changes "
+	report(c, SEVERITY_WARNING, insert ? c->conf->retention.archive_table : c->conf->table,
+		"take it off the table, or make sure that it neither fails nor waits nor changes "
 		"what the relay writes",
-		"the trigger %.*s runs %.*s UPDATE: with each claim and each settlement",
+		"the trigger %.*s runs %.*s %.*s: with each %s",
 		(int)(v[0].len > 64 ? 64 : v[0].len), v[0].ptr,
-		(int)(v[1].len > 10 ? 10 : v[1].len), v[1].ptr);
+		(int)(v[1].len > 10 ? 10 : v[1].len), v[1].ptr,
+		(int)(v[2].len > 10 ? 10 : v[2].len), v[2].ptr,
+		insert                     ? "row that retention moves"
+		: value_is(v[2], "DELETE") ? "row that retention removes"
+					   : "claim and each settlement");
 	return 0;
 }
 
 /* Shown to accounts with the privilege TRIGGER only. */
 static void check_triggers(struct check *c)
 {
+	const char *archive = c->conf->retention.archive_table;
 	struct reply r = { .row = row_trigger, .arg = c };
 	struct err e;
 
-	buf_adds(&c->text, "SELECT TRIGGER_NAME,LOWER(ACTION_TIMING) FROM "
-			   "information_schema.TRIGGERS WHERE EVENT_MANIPULATION='UPDATE' AND "
-			   "EVENT_OBJECT_SCHEMA=");
+	buf_adds(&c->text, "SELECT TRIGGER_NAME,LOWER(ACTION_TIMING),EVENT_MANIPULATION FROM "
+			   "information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA=");
 	sql_add_string(&c->text, slice_str(c->conf->database.name));
-	buf_adds(&c->text, " AND EVENT_OBJECT_TABLE=");
+	buf_adds(&c->text, " AND (EVENT_OBJECT_TABLE=");
 	sql_add_string(&c->text, slice_str(c->conf->table));
+	buf_addf(&c->text, " AND EVENT_MANIPULATION IN ('UPDATE'%s)",
+		purger_wanted(c->conf) ? ",'DELETE'" : "");
+	if (purger_wanted(c->conf) && archive != NULL) {
+		buf_adds(&c->text, " OR EVENT_MANIPULATION='INSERT' AND EVENT_OBJECT_TABLE=");
+		sql_add_string(&c->text, slice_str(archive));
+	}
+	buf_addc(&c->text, ')');
 	if (run(c, &r, &e) < 0)
 		report(c, SEVERITY_FAULT, c->conf->table, "", "triggers: %s", e.text);
+}
+
+static int row_foreign_key(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct check *c = arg;
+	char name[80], table[140], fix[500];
+
+	(void)statement, (void)count, (void)e;
+	snprintf(name, sizeof(name), "%.*s", (int)(v[2].len > 64 ? 64 : v[2].len), v[2].ptr);
+	snprintf(table, sizeof(table), "%.*s.%.*s", (int)(v[0].len > 64 ? 64 : v[0].len), v[0].ptr,
+		(int)(v[1].len > 64 ? 64 : v[1].len), v[1].ptr);
+	snprintf(fix, sizeof(fix), "ALTER TABLE `%.*s`.`%.*s` DROP FOREIGN KEY `%s`",
+		(int)(v[0].len > 64 ? 64 : v[0].len), v[0].ptr,
+		(int)(v[1].len > 64 ? 64 : v[1].len), v[1].ptr, name);
+	if (value_is(v[3], "CASCADE") || value_is(v[3], "SET NULL"))
+		report(c, SEVERITY_WARNING, c->conf->table, fix,
+			"the foreign key %s of %s is ON DELETE %.*s: retention changes that table "
+			"too",
+			name, table, (int)v[3].len, v[3].ptr);
+	else
+		report(c, SEVERITY_WARNING, c->conf->table, fix,
+			"the foreign key %s of %s keeps rows from being deleted%s: %s", name, table,
+			v[3].ptr == NULL ? ", unless it is ON DELETE CASCADE or SET NULL" : "",
+			c->conf->retention.sent_us == 0
+				? "with sent: 0s nothing is marked as sent beside such a row"
+				: "retention fails at the first that it refers to");
+	return 0;
+}
+
+/* Shown to accounts with a privilege on the table that refers only; what becomes of its rows
+ * MariaDB shows to those with one on the schema. */
+static void check_foreign_keys(struct check *c)
+{
+	struct reply r = { .row = row_foreign_key, .arg = c };
+	struct err e;
+
+	if (!purger_wanted(c->conf))
+		return;
+	buf_adds(&c->text,
+		"SELECT k.TABLE_SCHEMA,k.TABLE_NAME,k.CONSTRAINT_NAME,r.DELETE_RULE FROM "
+		"information_schema.KEY_COLUMN_USAGE k LEFT JOIN "
+		"information_schema.REFERENTIAL_CONSTRAINTS r ON "
+		"r.CONSTRAINT_SCHEMA=k.CONSTRAINT_SCHEMA AND r.CONSTRAINT_NAME=k.CONSTRAINT_NAME "
+		"AND r.TABLE_NAME=k.TABLE_NAME WHERE k.ORDINAL_POSITION=1 AND "
+		"k.REFERENCED_TABLE_SCHEMA=");
+	sql_add_string(&c->text, slice_str(c->conf->database.name));
+	buf_adds(&c->text, " AND k.REFERENCED_TABLE_NAME=");
+	sql_add_string(&c->text, slice_str(c->conf->table));
+	if (run(c, &r, &e) < 0)
+		report(c, SEVERITY_FAULT, c->conf->table, "", "foreign keys: %s", e.text);
 }
 
 /* --- plans ---------------------------------------------------------------------------------- */
@@ -735,6 +797,8 @@ static int examine(struct check *c, const char *const *extra, size_t extra_count
 		check_archive(c);
 	if (session_is_open(c->session))
 		check_triggers(c);
+	if (session_is_open(c->session))
+		check_foreign_keys(c);
 	if (session_is_open(c->session))
 		check_plans(c);
 	if (session_is_open(c->session))

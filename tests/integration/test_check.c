@@ -120,7 +120,44 @@ static const struct deployment deployments[] = {
 		"REVOKE TRIGGER ON outbox_event FROM $U", .severity = "warning",
 		.where = "outbox_event", .what = "trigger slow runs before UPDATE",
 		.fix = "take it off the table" },
+	{ "a trigger on deletes",
+		"GRANT TRIGGER ON outbox_event TO $U; CREATE TRIGGER guard AFTER DELETE ON "
+		"outbox_event FOR EACH ROW SET @gone=OLD.id",
+		"REVOKE TRIGGER ON outbox_event FROM $U", .severity = "warning",
+		.where = "outbox_event",
+		.what = "trigger guard runs after DELETE: with each row that retention removes",
+		.fix = "take it off the table" },
+	{ "a foreign key that retention stops at",
+		"CREATE TABLE sending (event BIGINT UNSIGNED NOT NULL, CONSTRAINT fk_event FOREIGN "
+		"KEY (event) REFERENCES outbox_event (id)); GRANT SELECT ON sending TO $U",
+		"REVOKE ALL ON sending FROM $U; DROP TABLE sending", .severity = "warning",
+		.where = "outbox_event", .what = "retention fails at the first that it refers to",
+		.fix = "ALTER TABLE `$S`.`sending` DROP FOREIGN KEY `fk_event`" },
+	{ "a foreign key that stops the source",
+		"CREATE TABLE sending (event BIGINT UNSIGNED NOT NULL, CONSTRAINT fk_event FOREIGN "
+		"KEY (event) REFERENCES outbox_event (id)); GRANT SELECT ON sending TO $U",
+		"REVOKE ALL ON sending FROM $U; DROP TABLE sending", .from = "  batch: ",
+		.to = "  retention: { sent: 0s }\n  batch: ", .severity = "warning",
+		.where = "outbox_event", .what = "with sent: 0s nothing is marked as sent",
+		.fix = "DROP FOREIGN KEY `fk_event`" },
+	{ "a foreign key that deletes elsewhere",
+		"CREATE TABLE sending (event BIGINT UNSIGNED NOT NULL, CONSTRAINT fk_event FOREIGN "
+		"KEY (event) REFERENCES outbox_event (id) ON DELETE CASCADE); GRANT SELECT ON "
+		"sending TO $U",
+		"REVOKE ALL ON sending FROM $U; DROP TABLE sending", .severity = "warning",
+		.where = "outbox_event",
+		.what = "foreign key fk_event of $S.sending is ON DELETE CASCADE: retention "
+			"changes that table too",
+		.fix = "DROP FOREIGN KEY `fk_event`", .only = MYSQL },
 	/* --- the archive */
+	{ "a trigger on the archive",
+		"CREATE TABLE old LIKE outbox_event; GRANT INSERT, TRIGGER ON old TO $U; "
+		"CREATE TRIGGER copied BEFORE INSERT ON old FOR EACH ROW SET NEW.locked_by=NULL",
+		"REVOKE ALL ON old FROM $U; DROP TABLE old", .from = "  batch: ",
+		.to = "  retention: { archive_table: old }\n  batch: ", .severity = "warning",
+		.where = "old",
+		.what = "trigger copied runs before INSERT: with each row that retention moves",
+		.fix = "take it off the table" },
 	{ "an archive with a rule of its own",
 		"CREATE TABLE old LIKE outbox_event; GRANT INSERT ON old TO $U; "
 		"ALTER TABLE old ADD CONSTRAINT few CHECK (retry_count < 5)",
