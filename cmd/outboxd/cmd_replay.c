@@ -46,9 +46,10 @@ static const char help[] =
 	"      --json\n"
 	"  -h, --help\n";
 
-#define PAGE 1000  /* rows looked at by one statement */
-#define CHUNK 100  /* rows read by one statement */
-#define SAY_MAX 20 /* failures told one by one; --json has them all */
+#define PAGE 1000     /* rows looked at by one statement */
+#define CHUNK 100     /* rows read by one statement */
+#define SAY_MAX 20    /* failures told one by one; --json has them all */
+#define IDS_SHOWN 100 /* of the missing events, in --json */
 
 /* A row from when it was chosen until it and all before it are done. */
 struct chosen {
@@ -62,6 +63,7 @@ struct replay {
 	bool archive, force, dry_run;
 	unsigned rate;
 	char **ids;
+	uint64_t *rows; /* of ids; 0: there is none */
 	unsigned id_count;
 
 	struct sent_filter filter;
@@ -85,9 +87,9 @@ struct replay {
 	double tokens;
 	int64_t tokens_us, progress_us;
 
-	uint64_t matched, changed, unknown, wrong_state, too_old, gone, failed;
-	struct buf event_ids, failures; /* JSON */
-	struct buf some;                /* the first few, for the audit */
+	uint64_t matched, changed, unknown, wrong_state, too_old, gone, failed, missing;
+	struct buf event_ids, failures, missing_ids; /* JSON */
+	struct buf some;                             /* the first few, for the audit */
 };
 
 static volatile sig_atomic_t interrupted;
@@ -180,6 +182,21 @@ static void count_failed(struct replay *r, struct slice event_id, const char *wh
 	buf_fini(&line);
 }
 
+/* Of named events only: there was none, or it went before its turn came. */
+static void count_missing(struct replay *r, const char *event_id, const char *why)
+{
+	if (r->missing++ < IDS_SHOWN) {
+		out_next(&r->missing_ids);
+		out_text(&r->missing_ids, slice_str(event_id));
+	}
+	if (r->missing <= SAY_MAX)
+		fprintf(stderr, "outboxd replay: %s: %s\n", event_id, why);
+	if (r->missing == SAY_MAX)
+		fputs("outboxd replay: further missing events are not named; --json has the first "
+		      "100\n",
+			stderr);
+}
+
 static void on_done(void *arg, uint64_t id, struct slice event_id, const char *failure)
 {
 	struct replay *r = arg;
@@ -189,6 +206,26 @@ static void on_done(void *arg, uint64_t id, struct slice event_id, const char *f
 	else
 		count_failed(r, event_id, failure);
 	settle_place(r, id, failure == NULL ? CHOSEN_DONE : CHOSEN_FAILED);
+}
+
+/* What the command line calls this row; NULL: it names none. */
+static const char *name_of(const struct replay *r, uint64_t row)
+{
+	for (unsigned i = 0; i < r->id_count; i++)
+		if (r->rows[i] == row)
+			return r->ids[i];
+	return NULL;
+}
+
+/* Retention may be at work meanwhile. It is no place to go on from: nobody would find it. */
+static void count_gone(struct replay *r, uint64_t row)
+{
+	const char *event_id = name_of(r, row);
+
+	r->gone++;
+	if (event_id != NULL)
+		count_missing(r, event_id, "it is not there any more");
+	settle_place(r, row, CHOSEN_FAILED);
 }
 
 /* --- what is chosen ------------------------------------------------------------------------- */
@@ -209,9 +246,10 @@ static int find_named(struct replay *r, struct err *e)
 
 		if (admin_sent_named(&r->admin, r->ids[i], key, e) < 0)
 			return -1;
+		r->rows[i] = key->id;
 		if (key->id == 0) {
 			r->unknown++;
-			fprintf(stderr, "outboxd replay: %s: there is no such event\n", r->ids[i]);
+			count_missing(r, r->ids[i], "there is no such event");
 		} else if (strcasecmp(key->status, "SENT") != 0) {
 			r->matched++;
 			r->wrong_state++;
@@ -321,8 +359,7 @@ static void chunk_done(struct replay *r, struct chunk *c)
 {
 	for (size_t i = 0; i < c->count; i++) {
 		if (!c->seen[i]) {
-			r->gone++;
-			settle_place(r, c->keys[i].id, CHOSEN_DONE);
+			count_gone(r, c->keys[i].id);
 		} else if (r->dry_run) {
 			on_done(r, c->keys[i].id, slice_str(c->event_id[i]), c->failure[i]);
 		}
@@ -527,7 +564,8 @@ static int open_table(struct replay *r, const struct source_conf *source, struct
 		return -1;
 	extra_count = route_extra_columns(r->route, &extra);
 	r->page = calloc(r->id_count > PAGE ? r->id_count : PAGE, sizeof(*r->page));
-	if (r->page == NULL)
+	r->rows = calloc(r->id_count + 1, sizeof(*r->rows));
+	if (r->page == NULL || r->rows == NULL)
 		return err_set(e, ERR_NOMEM, errno, "out of memory");
 	if (admin_open_table(&r->admin, source, table, extra, extra_count, "outboxd replay", e) < 0)
 		return -1;
@@ -551,9 +589,9 @@ static void audit(const struct replay *r, const struct source_conf *source, uint
 	struct buf detail = { 0 };
 
 	buf_addf(&detail,
-		"matched=%" PRIu64 " failed=%" PRIu64 " unconfirmed=%" PRIu64
+		"matched=%" PRIu64 " failed=%" PRIu64 " gone=%" PRIu64 " unconfirmed=%" PRIu64
 		" archive=%s force=%s",
-		r->matched, r->failed, unconfirmed, r->archive ? "yes" : "no",
+		r->matched, r->failed, r->gone, unconfirmed, r->archive ? "yes" : "no",
 		r->force ? "yes" : "no");
 	add_filter(r, &detail);
 	buf_addf(&detail, " event_ids=%s", r->some.data != NULL ? r->some.data : "");
@@ -583,6 +621,11 @@ static void report_json(const struct replay *r, const struct source_conf *source
 	buf_addc(&b, '[');
 	buf_add_slice(&b, buf_slice(&r->failures));
 	buf_addc(&b, ']');
+	out_count(&b, "gone", r->gone);
+	out_name(&b, "missing");
+	buf_addc(&b, '[');
+	buf_add_slice(&b, buf_slice(&r->missing_ids));
+	buf_addc(&b, ']');
 	out_count(&b, "unconfirmed", unconfirmed);
 	out_name(&b, "after_id");
 	if (r->after != 0)
@@ -591,7 +634,7 @@ static void report_json(const struct replay *r, const struct source_conf *source
 		buf_adds(&b, "null");
 	out_pair(&b, "error", trouble->kind != ERR_NONE ? trouble->text : NULL);
 	buf_addc(&b, '}');
-	b.failed |= r->event_ids.failed || r->failures.failed;
+	b.failed |= r->event_ids.failed || r->failures.failed || r->missing_ids.failed;
 	(void)out_print(&b);
 }
 
@@ -654,11 +697,8 @@ static int replay(struct replay *r, const struct source_conf *source)
 		say_where_to_go_on(r, unconfirmed);
 		return EXIT_FAILED;
 	}
-	return r->failed + r->too_old + r->wrong_state + r->unknown +
-				       (r->id_count > 0 ? r->gone : 0) >
-			       0
-		       ? EXIT_FAILED
-		       : EXIT_DONE;
+	return r->failed + r->too_old + r->wrong_state + r->unknown + r->gone > 0 ? EXIT_FAILED
+										  : EXIT_DONE;
 }
 
 static void finish(struct replay *r)
@@ -672,9 +712,11 @@ static void finish(struct replay *r)
 	route_free(r->route);
 	envelope_arena_fini(&r->arena);
 	free(r->page);
+	free(r->rows);
 	free(r->chosen);
 	buf_fini(&r->event_ids);
 	buf_fini(&r->failures);
+	buf_fini(&r->missing_ids);
 	buf_fini(&r->some);
 }
 

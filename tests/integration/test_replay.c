@@ -321,6 +321,72 @@ START_TEST(an_event_that_fails_is_named_and_holds_back_only_its_own_aggregate)
 }
 END_TEST
 
+/* Deletes rows from "e<n>" on while a replay is at work that has come to the second at least. */
+static void delete_from(struct stage *s, unsigned n)
+{
+	WAIT_FOR(10000, mq_depth(s->rig.mq, s->rig.queue) > 1);
+	db_exec(s->rig.db,
+		"DELETE FROM %s.outbox_event WHERE CAST(SUBSTRING(event_id,2) AS SIGNED)>=%u",
+		s->rig.schema[0].name, n);
+}
+
+START_TEST(rows_that_retention_takes_meanwhile_are_counted_and_the_status_says_so)
+{
+	struct stage s;
+	struct json_object *o;
+
+	stage_open(&s);
+	add_many(&s, 60, 7);
+	(void)command_begin(s.d, "replay", "--json", "--type", "created", "--rate", "40", NULL);
+	delete_from(&s, 51);
+	command_end();
+	require_status(1);
+	require_counts(60, 50);
+	o = command_json();
+	REQUIRE_INT(json_number(o, "gone"), ==, 10);
+	REQUIRE_INT(json_object_array_length(json_member(o, "missing")), ==, 0);
+	json_object_put(o);
+	/* a row that is there, or --after-id would refuse it */
+	REQUIRE_INT(resume_id(), ==,
+		db_int(s.rig.db, "SELECT id FROM %s.outbox_event WHERE event_id='e50'",
+			s.rig.schema[0].name));
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(named_events_that_are_missing_are_listed_and_of_many_the_first)
+{
+	struct stage s;
+	struct json_object *o, *missing;
+#define FIVE(x) x "1", x "2", x "3", x "4", x "5"
+
+	stage_open(&s);
+	add_many(&s, 5, 1);
+	(void)command_begin(s.d, "replay", "--json", "--rate", "2", "e1", "nosuch", "e2", "e3",
+		"e4", "e5", NULL);
+	delete_from(&s, 4);
+	command_end();
+	require_status(1);
+	require_counts(5, 3);
+	require_text(command_last.err, "e4: it is not there any more");
+	o = command_json();
+	REQUIRE_INT(json_number(o, "gone"), ==, 2);
+	missing = json_member(o, "missing");
+	REQUIRE_STR(json_object_to_json_string_ext(missing, 0), "[\"nosuch\",\"e4\",\"e5\"]");
+	json_object_put(o);
+	command_run(s.d, "replay", "--json", FIVE("a"), FIVE("b"), FIVE("c"), FIVE("d"), FIVE("f"),
+		NULL);
+	require_status(1);
+	require_text(command_last.err, "d5: there is no such event");
+	require_text(command_last.err, "further missing events are not named");
+	REQUIRE(strstr(command_last.err, "f1") == NULL);
+	o = command_json();
+	REQUIRE_INT(json_object_array_length(json_member(o, "missing")), ==, 25);
+	json_object_put(o);
+	stage_close(&s);
+}
+END_TEST
+
 START_TEST(a_missing_exchange_ends_it_at_the_first_event)
 {
 	struct stage s;
@@ -592,6 +658,8 @@ RIG_MAIN("replay", 60, named_events_are_published_again_marked_and_the_table_sta
 	each_aggregate_comes_in_its_order_whatever_the_ids_say,
 	the_archive_is_replayed_from_its_own_table,
 	an_event_that_fails_is_named_and_holds_back_only_its_own_aggregate,
+	rows_that_retention_takes_meanwhile_are_counted_and_the_status_says_so,
+	named_events_that_are_missing_are_listed_and_of_many_the_first,
 	a_missing_exchange_ends_it_at_the_first_event,
 	it_ends_when_nothing_arrives_any_more_rather_than_failing_event_by_event,
 	nacks_and_closed_channels_are_told_apart_for_each_event,
