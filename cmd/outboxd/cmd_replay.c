@@ -51,6 +51,9 @@ static const char help[] =
 #define SAY_MAX 20    /* failures told one by one; --json has them all */
 #define IDS_SHOWN 100 /* of the missing events, in --json */
 
+/* Between two lines about progress where standard error is no terminal. */
+#define FILE_PROGRESS_US (10 * US_PER_SEC)
+
 /* A row from when it was chosen until it and all before it are done. */
 struct chosen {
 	uint64_t id;
@@ -86,6 +89,7 @@ struct replay {
 
 	double tokens;
 	int64_t tokens_us, progress_us;
+	bool progress_told;
 
 	uint64_t matched, changed, unknown, wrong_state, too_old, gone, failed, missing;
 	struct buf event_ids, failures, missing_ids; /* JSON */
@@ -450,17 +454,30 @@ static int feed(struct replay *r, int64_t now_us, struct err *e)
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
+/* A file gets a line now and then too: of a replay that is killed it is all there is to go on by.
+ */
+static bool progress_is_due(const struct replay *r, int64_t now_us)
+{
+	if (isatty(STDERR_FILENO))
+		return now_us - r->progress_us >= US_PER_SEC;
+	return !r->dry_run && r->changed > 0 &&
+	       now_us - r->progress_us >= (r->progress_told ? FILE_PROGRESS_US : US_PER_SEC);
+}
+
 static void show_progress(struct replay *r, int64_t now_us)
 {
 	const char *blocked = r->resend != NULL ? resend_blocked(r->resend) : NULL;
 
 	if (r->progress_us == 0)
 		r->progress_us = now_us;
-	if (now_us - r->progress_us < US_PER_SEC || !isatty(STDERR_FILENO))
+	if (!progress_is_due(r, now_us))
 		return;
 	r->progress_us = now_us;
-	fprintf(stderr, "outboxd replay: %" PRIu64 " of %" PRIu64 " confirmed, up to row %" PRIu64,
-		r->changed, r->matched, r->after);
+	r->progress_told = true;
+	fprintf(stderr, "outboxd replay: %" PRIu64 " of %" PRIu64 " confirmed", r->changed,
+		r->matched);
+	if (r->after != 0)
+		fprintf(stderr, ", up to row %" PRIu64, r->after);
 	if (r->failed > 0)
 		fprintf(stderr, ", %" PRIu64 " failed", r->failed);
 	fprintf(stderr, "%s%s\n", blocked != NULL ? "; the broker is blocked: " : "",

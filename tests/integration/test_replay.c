@@ -596,6 +596,45 @@ START_TEST(interrupted_it_waits_for_confirms_and_goes_on_later_without_a_gap_or_
 }
 END_TEST
 
+START_TEST(killed_outright_it_has_left_a_row_to_go_on_from_on_standard_error)
+{
+	enum { EVENTS = 120 };
+	struct stage s;
+	const char *line;
+	char after[32];
+	unsigned long long id;
+	pid_t pid;
+	size_t first;
+
+	stage_open(&s);
+	add_many(&s, EVENTS, 13);
+	pid = command_begin(s.d, "replay", "--type", "created", "--rate", "20", NULL);
+	WAIT_FOR(10000, mq_depth(s.rig.mq, s.rig.queue) > 35);
+	REQUIRE(kill(pid, SIGKILL) == 0);
+	command_end();
+	require_status(128 + SIGKILL);
+	line = strstr(command_last.err, "confirmed, up to row ");
+	if (line == NULL || sscanf(line, "confirmed, up to row %llu", &id) != 1)
+		FAIL("no row in: %s", command_last.err);
+	/* a file is not filled with them */
+	REQUIRE(strstr(line + 1, "confirmed, up to row ") == NULL);
+	snprintf(after, sizeof(after), "%llu", id);
+	first = drain(&s, 1);
+	REQUIRE(first < EVENTS);
+	command_run(s.d, "replay", "--json", "--type", "created", "--after-id", after, NULL);
+	require_status(0);
+	drain(&s, EVENTS);
+	for (unsigned i = 1; i <= EVENTS; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "e%u", i);
+		REQUIRE_INT(inbox_count(&s.rig.inbox, name), >=, 1);
+	}
+	REQUIRE_INT(s.rig.inbox.count, <, EVENTS + first); /* it did not begin anew */
+	stage_close(&s);
+}
+END_TEST
+
 START_TEST(after_a_lost_connection_it_says_where_to_go_on_and_nothing_is_missing)
 {
 	enum { EVENTS = 2000 };
@@ -666,5 +705,6 @@ RIG_MAIN("replay", 60, named_events_are_published_again_marked_and_the_table_sta
 	an_event_without_a_confirm_is_neither_sent_nor_failed,
 	a_broker_that_is_blocked_is_waited_for, a_replay_leaves_a_line_in_syslog_and_a_dry_run_none,
 	interrupted_it_waits_for_confirms_and_goes_on_later_without_a_gap_or_a_duplicate,
+	killed_outright_it_has_left_a_row_to_go_on_from_on_standard_error,
 	after_a_lost_connection_it_says_where_to_go_on_and_nothing_is_missing,
 	a_page_costs_the_same_wherever_it_lies_and_nothing_is_sorted)
