@@ -223,6 +223,7 @@ static int nothing(struct purge *p, const struct result *r)
 	return EXIT_DONE;
 }
 
+/* *e names the table's source or inbox. */
 static int end(struct purge *p, struct result *r, int rc, const struct err *e)
 {
 	if (r->gone > 0 || r->unknown)
@@ -230,7 +231,7 @@ static int end(struct purge *p, struct result *r, int rc, const struct err *e)
 	if (rc == 0 || r->gone > 0)
 		report(p, r);
 	if (rc < 0)
-		fprintf(stderr, "outboxd purge: %s %s: %s%s\n", r->kind, r->name, e->text,
+		fprintf(stderr, "outboxd purge: %s%s\n", e->text,
 			r->unknown ? " (the last rows may be gone: run it again)" : "");
 	buf_fini(&r->ids);
 	return rc < 0 ? EXIT_FAILED : EXIT_DONE;
@@ -251,10 +252,14 @@ static int purge_source(struct purge *p, const struct source_conf *source)
 	if (!purger_wanted(source))
 		return nothing(p, &r);
 	rc = admin_open(&a, source, NULL, 0, "outboxd purge", &e);
-	if (rc == 0)
+	if (rc == 0) {
 		rc = purger_new(&purger, source, &sink, p->dry_run, &e);
-	if (rc == 0)
-		rc = pass(p, &r, purger, a.session, &a.table, source->retention.max_rate, &e);
+		if (rc == 0)
+			rc = pass(
+				p, &r, purger, a.session, &a.table, source->retention.max_rate, &e);
+		if (rc < 0)
+			(void)err_wrap(&e, "source %s", source->name); /* as admin_open() does */
+	}
 	purger_free(purger);
 	admin_close(&a);
 	return end(p, &r, rc, &e);
@@ -284,6 +289,8 @@ static int purge_inbox(struct purge *p, const struct inbox_conf *inbox)
 		rc = purger_inbox_new(&purger, inbox, &table, &sink, p->dry_run, &e);
 	if (rc == 0)
 		rc = pass(p, &r, purger, session, NULL, 0, &e);
+	if (rc < 0)
+		(void)err_wrap(&e, "inbox %s", inbox->name);
 	purger_free(purger);
 	session_free(session);
 	return end(p, &r, rc, &e);

@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A command asks, thinks for a moment, prints, and asks again. */
 #define WAIT_S 120
@@ -40,7 +41,13 @@ static int read_table(struct admin *a, const char *name, const char *const *extr
 
 	if (schema_read(a->session, a->conf->database.name, name, &schema, e) < 0)
 		return -1;
-	schema_judge(&schema, &wish, &sink, &a->table);
+	if (schema.kind[0] == '\0' && strcmp(name, a->conf->table) != 0)
+		err_set(&fault, ERR_CONFIG, 0,
+			"%s.%s: the archive table does not exist, or the account has no privilege "
+			"on it: create it with what `outboxd schema --archive` prints",
+			a->conf->database.name, name);
+	else
+		schema_judge(&schema, &wish, &sink, &a->table);
 	schema_fini(&schema);
 	if (fault.kind != ERR_NONE) {
 		*e = fault;

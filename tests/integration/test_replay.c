@@ -286,6 +286,11 @@ START_TEST(the_archive_is_replayed_from_its_own_table)
 	command_run(s.d, "replay", "--json", "--archive", "kept", NULL);
 	require_status(1);
 	REQUIRE_INT(drain(&s, 1), ==, 1);
+	db_exec(s.rig.db, "DROP TABLE %s.outbox_event_archive", s.rig.schema[0].name);
+	command_run(s.d, "replay", "--archive", "--type", "created", NULL);
+	require_status(1);
+	require_text(command_last.err, "outbox_event_archive: the archive table does not exist");
+	require_text(command_last.err, "`outboxd schema --archive`");
 	stage_close(&s);
 }
 END_TEST

@@ -271,6 +271,15 @@ START_TEST(a_limit_and_a_rate_are_kept)
 }
 END_TEST
 
+/* The failure of `outboxd purge` begins so, and does not name the source again. */
+static void require_named_once(const char *begin)
+{
+	const char *at = strstr(last.text, begin);
+
+	if (at == NULL || strstr(at + strlen(begin), "source s0: ") != NULL)
+		FAIL("no \"%s\", or twice: %s", begin, last.text);
+}
+
 START_TEST(without_the_privilege_the_command_fails_and_the_relay_goes_on)
 {
 	struct rig r;
@@ -287,6 +296,12 @@ START_TEST(without_the_privilege_the_command_fails_and_the_relay_goes_on)
 	check[3] = d->config;
 	REQUIRE_INT(env_run(out, sizeof(out), check), ==, 0);
 	REQUIRE(strstr(out, "rows are never removed") != NULL);
+	c.source[0].db_port = 1;
+	daemon_configure(d, &c);
+	REQUIRE_INT(purge(d, NULL), ==, 1);
+	require_named_once("outboxd purge: source s0: ");
+	c.source[0].db_port = 0;
+	daemon_configure(d, &c);
 	daemon_start(d);
 	daemon_wait_ready(d, true);
 	WAIT_FOR(5000, daemon_log(d, "warn upkeep: rows not removed", NULL) == 1);
@@ -542,6 +557,7 @@ START_TEST(an_archive_that_does_not_fit_is_found_by_check_and_loses_nothing)
 	REQUIRE_INT(env_run(out, sizeof(out), check), ==, 1);
 	REQUIRE(strstr(out, "the archive table does not exist") != NULL);
 	REQUIRE_INT(purge(d, NULL), ==, 1);
+	require_named_once("outboxd purge: source s0: retention: ");
 	add_archive(&r);
 	REQUIRE_INT(env_run(out, sizeof(out), check), ==, 0);
 	db_exec(r.db,
