@@ -148,7 +148,7 @@ static int pass(struct purge *p, struct result *r, struct purger *purger, struct
 	return first.kind == ERR_NONE ? 0 : -1;
 }
 
-static void add_json(struct purge *p, const struct result *r)
+static void add_json(struct purge *p, const struct result *r, const struct err *trouble)
 {
 	struct buf *b = &p->json;
 
@@ -165,16 +165,16 @@ static void add_json(struct purge *p, const struct result *r)
 	buf_addc(b, '[');
 	buf_add_slice(b, buf_slice(&r->ids));
 	buf_addc(b, ']');
+	out_pair(b, "error",
+		trouble->kind != ERR_NONE ? trouble->text
+		: interrupted             ? "interrupted"
+					  : NULL);
 	buf_addc(b, '}');
 	b->failed |= r->ids.failed;
 }
 
 static void report(struct purge *p, const struct result *r)
 {
-	if (p->common.json) {
-		add_json(p, r);
-		return;
-	}
 	if (p->dry_run)
 		printf("%s %s: %llu rows would be %s%s\n", r->kind, r->name,
 			(unsigned long long)r->matched,
@@ -216,8 +216,10 @@ static void audit(const struct purge *p, const struct result *r, const struct er
 /* Retention is off. */
 static int nothing(struct purge *p, const struct result *r)
 {
+	static const struct err none;
+
 	if (p->common.json)
-		add_json(p, r);
+		add_json(p, r, &none);
 	else
 		printf("%s %s: its retention is never: nothing to do\n", r->kind, r->name);
 	return EXIT_DONE;
@@ -228,7 +230,9 @@ static int end(struct purge *p, struct result *r, int rc, const struct err *e)
 {
 	if (r->gone > 0 || r->unknown)
 		audit(p, r, e);
-	if (rc == 0 || r->gone > 0)
+	if (p->common.json)
+		add_json(p, r, e);
+	else if (rc == 0 || r->gone > 0)
 		report(p, r);
 	if (rc < 0)
 		fprintf(stderr, "outboxd purge: %s%s\n", e->text,

@@ -703,12 +703,12 @@ static int replay(struct replay *r, const struct source_conf *source)
 		unconfirmed = resend_unconfirmed(r->resend);
 	if (!r->dry_run && (r->changed > 0 || r->failed > 0 || unconfirmed > 0))
 		audit(r, source, unconfirmed, rc < 0 ? e.text : NULL);
-	if (!begun)
-		return admin_failed("replay", &e);
 	if (r->common.json)
 		report_json(r, source, unconfirmed, &e);
-	else
+	else if (begun)
 		report_text(r);
+	if (!begun)
+		return admin_failed("replay", &e);
 	if (rc < 0) {
 		(void)admin_failed("replay", &e);
 		say_where_to_go_on(r, unconfirmed);

@@ -169,7 +169,8 @@ static int change_all(struct requeue *q, struct admin *a, const struct config *c
 	return 0;
 }
 
-static void report(const struct requeue *q, const struct source_conf *source, uint64_t released)
+static void report(const struct requeue *q, const struct source_conf *source, uint64_t released,
+	const char *trouble)
 {
 	uint64_t changed = q->how[ADMIN_CHANGED];
 	struct buf b = { 0 };
@@ -187,6 +188,7 @@ static void report(const struct requeue *q, const struct source_conf *source, ui
 		buf_addc(&b, ']');
 		out_count(&b, "released", released);
 		out_count(&b, "refused", q->how[ADMIN_OVERTAKEN]);
+		out_pair(&b, "error", trouble);
 		buf_addc(&b, '}');
 		b.failed |= q->event_ids.failed;
 		(void)out_print(&b);
@@ -231,6 +233,7 @@ static int requeue(struct requeue *q, const struct config *conf, const struct so
 	struct admin a = { 0 };
 	struct err e = { 0 };
 	bool unknown = false;
+	const char *trouble;
 	int rc = admin_open(&a, source, NULL, 0, "outboxd requeue", &e);
 
 	if (rc == 0)
@@ -241,21 +244,20 @@ static int requeue(struct requeue *q, const struct config *conf, const struct so
 		rc = change_all(q, &a, conf, &change, &keys, &unknown, &e);
 	admin_keys_fini(&keys);
 	admin_close(&a);
+	trouble = rc < 0 ? e.text : interrupted ? "interrupted" : NULL;
 	if (!q->dry_run && (q->how[ADMIN_CHANGED] > 0 || unknown)) {
 		audit(q, source, change.released,
-			unknown       ? "outcome of the last transaction unknown"
-			: rc < 0      ? e.text
-			: interrupted ? "interrupted"
-				      : NULL);
+			unknown ? "outcome of the last transaction unknown" : trouble);
 		admin_wake(conf, source);
 	}
+	if (rc == 0 || q->common.json)
+		report(q, source, change.released, trouble);
 	if (rc < 0) {
 		fprintf(stderr, "outboxd requeue: %llu rows requeued%s, then it failed\n",
 			(unsigned long long)q->how[ADMIN_CHANGED],
 			unknown ? ", perhaps a few more" : "");
 		return admin_failed("requeue", &e);
 	}
-	report(q, source, change.released);
 	if (interrupted) {
 		fputs("outboxd requeue: interrupted\n", stderr);
 		return EXIT_FAILED;

@@ -37,7 +37,8 @@ static void on_done(void *arg, const struct admin_row *before, enum admin_outcom
 	snprintf(s->owner, sizeof(s->owner), "%s", before->owner);
 }
 
-static void report(const struct skip *s, const struct source_conf *source, uint64_t released)
+static void report(const struct skip *s, const struct source_conf *source, uint64_t released,
+	const char *trouble)
 {
 	bool matched = s->how == ADMIN_CHANGED || s->how == ADMIN_ALREADY;
 	struct buf b = { 0 };
@@ -55,6 +56,7 @@ static void report(const struct skip *s, const struct source_conf *source, uint6
 			out_text(&b, slice_str(s->event_id));
 		buf_addc(&b, ']');
 		out_count(&b, "released", released);
+		out_pair(&b, "error", trouble);
 		buf_addc(&b, '}');
 		(void)out_print(&b);
 	} else if (s->how == ADMIN_ALREADY) {
@@ -78,6 +80,13 @@ static int refused(const struct skip *s, const struct source_conf *source)
 	return EXIT_FAILED;
 }
 
+static int failed(const struct skip *s, const struct source_conf *source, const struct err *e)
+{
+	if (s->common.json)
+		report(s, source, 0, e->text);
+	return admin_failed("skip", e);
+}
+
 static int skip(struct skip *s, const struct config *conf, const struct source_conf *source)
 {
 	struct admin_change change = { .dry_run = s->dry_run, .done = on_done, .arg = s };
@@ -86,7 +95,7 @@ static int skip(struct skip *s, const struct config *conf, const struct source_c
 	bool unknown = false;
 
 	if (admin_open(&a, source, NULL, 0, "outboxd skip", &e) < 0)
-		return admin_failed("skip", &e);
+		return failed(s, source, &e);
 	if (admin_skip(&a, s->event_id, s->reason, &change, &unknown, &e) < 0) {
 		admin_close(&a);
 		if (unknown) {
@@ -94,7 +103,7 @@ static int skip(struct skip *s, const struct config *conf, const struct source_c
 			fprintf(stderr, "outboxd skip: the change may have been made: run it "
 					"again\n");
 		}
-		return admin_failed("skip", &e);
+		return failed(s, source, &e);
 	}
 	admin_close(&a);
 	if (s->how == ADMIN_CHANGED && !s->dry_run) {
@@ -107,13 +116,13 @@ static int skip(struct skip *s, const struct config *conf, const struct source_c
 	}
 	if (!s->dry_run && (s->how == ADMIN_CHANGED || change.released > 0))
 		admin_wake(conf, source);
-	report(s, source, change.released);
+	report(s, source, change.released, NULL);
 	return s->how == ADMIN_CHANGED || s->how == ADMIN_ALREADY ? EXIT_DONE : refused(s, source);
 }
 
 int cmd_skip(int argc, char **argv)
 {
-	struct skip s = { 0 };
+	struct skip s = { .how = ADMIN_UNKNOWN };
 	const struct option_spec own[] = {
 		{ "reason", OPTION_TEXT, (void *)&s.reason },
 		{ "dry-run", OPTION_FLAG, &s.dry_run },

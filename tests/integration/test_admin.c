@@ -469,6 +469,69 @@ START_TEST(skip_lets_the_aggregate_go_and_refuses_what_is_sent_or_held)
 }
 END_TEST
 
+START_TEST(with_json_a_failure_is_an_object_with_its_error)
+{
+	static const char *const commands[][6] = {
+		{ "requeue", "--all", "" },
+		{ "skip", "--reason", "why", "dead-1", "" },
+		{ "replay", "--type", "created", "" },
+		{ "purge", "" },
+	};
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	for (unsigned away = 0; away < 2; away++) {
+		s.conf.source[0].db_port = away ? 1 : 0;
+		daemon_configure(s.d, &s.conf);
+		for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+			const char *a[6] = { 0 };
+			struct json_object *o, *error;
+
+			for (unsigned n = 0; commands[i][n][0] != '\0'; n++)
+				a[n] = commands[i][n];
+			if (!away && i == 1)
+				add(&s.rig, "dead-1", "a", DEAD_SET);
+			command_run(s.d, a[0], "--json", "--source", "s0", a[1], a[2], a[3], a[4],
+				NULL);
+			require_status(away ? 1 : 0);
+			o = command_json();
+			REQUIRE_STR(json_text(o, "source"), "s0");
+			REQUIRE_INT(json_number(o, "changed"), ==, !away && i == 1);
+			REQUIRE_INT(json_object_array_length(json_member(o, "event_ids")), ==,
+				!away && i == 1);
+			error = json_member(o, "error");
+			if (away)
+				require_text(
+					json_object_get_string(error), "source s0: 127.0.0.1:1: ");
+			else
+				REQUIRE(error == NULL);
+			json_object_put(o);
+		}
+	}
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(of_several_sources_the_one_that_could_not_be_purged_is_in_the_list)
+{
+	struct stage s;
+	struct json_object *list;
+
+	stage_open(&s, "aggregate");
+	conf_add(&s.conf, "away", &s.rig.schema[0], s.rig.exchange)->db_port = 1;
+	daemon_configure(s.d, &s.conf);
+	command_run(s.d, "purge", "--json", NULL);
+	require_status(1);
+	list = command_json();
+	REQUIRE_INT(json_object_array_length(list), ==, 2);
+	REQUIRE(json_member(json_object_array_get_idx(list, 0), "error") == NULL);
+	REQUIRE_STR(json_text(json_object_array_get_idx(list, 1), "source"), "away");
+	require_text(json_text(json_object_array_get_idx(list, 1), "error"), "source away: ");
+	json_object_put(list);
+	stage_close(&s);
+}
+END_TEST
+
 START_TEST(every_change_leaves_a_line_in_syslog)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX, .sun_path = "/dev/log" };
@@ -793,6 +856,8 @@ RIG_MAIN("administration", 120, status_counts_every_state_and_says_what_is_block
 	requeue_of_many_goes_in_batches_and_keeps_their_number,
 	what_a_later_event_has_overtaken_is_requeued_by_force_only,
 	skip_lets_the_aggregate_go_and_refuses_what_is_sent_or_held,
+	with_json_a_failure_is_an_object_with_its_error,
+	of_several_sources_the_one_that_could_not_be_purged_is_in_the_list,
 	every_change_leaves_a_line_in_syslog,
 	behind_a_skipped_event_everything_flows_in_order_at_once,
 	a_requeued_event_goes_first_and_what_waited_follows_in_order,
