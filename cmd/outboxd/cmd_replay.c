@@ -91,7 +91,7 @@ struct replay {
 	int64_t tokens_us, progress_us;
 	bool progress_told;
 
-	uint64_t matched, changed, unknown, wrong_state, too_old, gone, failed, missing;
+	uint64_t matched, changed, unknown, wrong_state, too_old, no_age, gone, failed, missing;
 	struct buf event_ids, failures, missing_ids; /* JSON */
 	struct buf some;                             /* the first few, for the audit */
 };
@@ -374,14 +374,19 @@ static void chunk_done(struct replay *r, struct chunk *c)
 
 static bool is_refused(struct replay *r, const struct sent_key *key)
 {
+	const char *event_id;
+	bool unknown;
+
 	if (r->force || key->age_us <= r->max_age_us)
 		return false;
-	r->too_old++;
-	if (r->id_count > 0)
-		fprintf(stderr,
-			"outboxd replay: row %" PRIu64 " was sent too long ago: see --max-age "
-			"and --force\n",
-			key->id);
+	event_id = name_of(r, key->id);
+	unknown = key->age_us == INT64_MAX;
+	*(unknown ? &r->no_age : &r->too_old) += 1;
+	if (event_id != NULL)
+		fprintf(stderr, "outboxd replay: %s: %s\n", event_id,
+			unknown ? "it has no sent_at, so that nobody knows how long ago it was "
+				  "sent: see --force"
+				: "it was sent too long ago: see --max-age and --force");
 	return true;
 }
 
@@ -437,7 +442,7 @@ static size_t allowed(struct replay *r, int64_t now_us)
 static int feed(struct replay *r, int64_t now_us, struct err *e)
 {
 	size_t room = allowed(r, now_us);
-	uint64_t before = r->matched - r->too_old;
+	uint64_t before = r->matched - r->too_old - r->no_age;
 
 	if (room == 0 || all_chosen(r))
 		return 0;
@@ -448,7 +453,7 @@ static int feed(struct replay *r, int64_t now_us, struct err *e)
 	}
 	if (take_rows(r, room, e) < 0)
 		return -1;
-	r->tokens -= (double)(r->matched - r->too_old - before);
+	r->tokens -= (double)(r->matched - r->too_old - r->no_age - before);
 	return 0;
 }
 
@@ -633,7 +638,7 @@ static void report_json(const struct replay *r, const struct source_conf *source
 	buf_addc(&b, '[');
 	buf_add_slice(&b, buf_slice(&r->event_ids));
 	buf_addc(&b, ']');
-	out_count(&b, "refused", r->too_old + r->wrong_state);
+	out_count(&b, "refused", r->too_old + r->no_age + r->wrong_state);
 	out_name(&b, "failed");
 	buf_addc(&b, '[');
 	buf_add_slice(&b, buf_slice(&r->failures));
@@ -664,6 +669,10 @@ static void report_text(const struct replay *r)
 	if (r->too_old > 0)
 		printf(", %" PRIu64 " refused: sent longer ago than --max-age, see --force",
 			r->too_old);
+	if (r->no_age > 0)
+		printf(", %" PRIu64 " refused: without sent_at nobody knows how long ago they were "
+		       "sent, see --force",
+			r->no_age);
 	if (r->gone > 0)
 		printf(", %" PRIu64 " not there any more", r->gone);
 	putchar('\n');
@@ -714,8 +723,9 @@ static int replay(struct replay *r, const struct source_conf *source)
 		say_where_to_go_on(r, unconfirmed);
 		return EXIT_FAILED;
 	}
-	return r->failed + r->too_old + r->wrong_state + r->unknown + r->gone > 0 ? EXIT_FAILED
-										  : EXIT_DONE;
+	return r->failed + r->too_old + r->no_age + r->wrong_state + r->unknown + r->gone > 0
+		       ? EXIT_FAILED
+		       : EXIT_DONE;
 }
 
 static void finish(struct replay *r)

@@ -207,6 +207,17 @@ START_TEST(what_cannot_be_meant_is_refused)
 	command_run(s.d, "replay", "--json", "old-1", NULL);
 	require_status(1);
 	require_counts(1, 0);
+	require_text(command_last.err, "old-1: it was sent too long ago: see --max-age");
+	add(&s, "unknown-1", "x", "sent_at=NULL");
+	command_run(s.d, "replay", "--json", "unknown-1", NULL);
+	require_status(1);
+	require_counts(1, 0);
+	require_text(command_last.out, "\"refused\":1");
+	require_text(command_last.err, "unknown-1: it has no sent_at");
+	command_run(s.d, "replay", "--dry-run", "--type", "created", NULL);
+	require_status(1);
+	require_text(command_last.out, "1 refused: without sent_at");
+	require_text(command_last.out, "1 refused: sent longer ago");
 	command_run(s.d, "replay", "--json", "old-1", "--force", NULL);
 	require_status(0);
 	require_counts(1, 1);
