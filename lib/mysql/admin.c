@@ -142,13 +142,9 @@ static int row_leader(
 {
 	struct admin_leader *l = arg;
 
-	(void)count, (void)e;
-	if (statement == 0) {
-		if (!value_id(v[0], &l->connection))
-			l->connection = 0;
-	} else {
-		admin_copy(l->owner, sizeof(l->owner), v[0]);
-	}
+	(void)statement, (void)count, (void)e;
+	if (!value_id(v[0], &l->connection))
+		l->connection = 0;
 	return 0;
 }
 
@@ -168,12 +164,8 @@ int admin_leader(struct admin *a, struct admin_leader *out, struct err *e)
 	struct err ignored;
 
 	*out = (struct admin_leader){ 0 };
-	buf_addf(&a->text, "SELECT IS_USED_LOCK('%s');", a->lock);
-	buf_addf(&a->text,
-		"SELECT `locked_by` FROM %s FORCE INDEX (%s) WHERE `status`='PROCESSING' AND "
-		"`locked_by` IS NOT NULL AND `locked_until`>=NOW(6) ORDER BY `locked_until` DESC "
-		"LIMIT 1",
-		a->table.name, a->table.claim_index);
+	/* No lease tells its name: that of a leader that died outlives it. */
+	buf_addf(&a->text, "SELECT IS_USED_LOCK('%s')", a->lock);
 	if (admin_run(a, &r, e) < 0)
 		return err_wrap(e, "who leads");
 	if (out->connection == 0)

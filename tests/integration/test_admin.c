@@ -135,6 +135,31 @@ START_TEST(status_counts_every_state_and_says_what_is_blocked)
 }
 END_TEST
 
+START_TEST(no_lease_makes_its_owner_the_leader)
+{
+	struct stage s;
+	struct json_object *o, *source;
+	char session[60];
+
+	stage_open(&s, "aggregate");
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, true);
+	/* as of a leader that was killed, and whose rows are not over yet */
+	add(&s.rig, "live-1", "live",
+		"status='PROCESSING',locked_by='dead/1/0',locked_until=NOW(6)+INTERVAL 90 SECOND");
+	command_run(s.d, "status", "--json", NULL);
+	require_status(0);
+	o = command_json();
+	source = json_object_array_get_idx(json_member(o, "sources"), 0);
+	snprintf(session, sizeof(session), "connection %" PRId64 " from ",
+		json_number(source, "leader_connection"));
+	require_text(json_text(source, "leader"), session);
+	json_object_put(o);
+	daemon_stop(s.d);
+	stage_close(&s);
+}
+END_TEST
+
 START_TEST(status_names_the_leader_and_fails_for_a_source_that_is_away)
 {
 	struct stage s;
@@ -848,9 +873,10 @@ START_TEST(every_metric_in_the_alert_rules_exists)
 END_TEST
 
 RIG_MAIN("administration", 120, status_counts_every_state_and_says_what_is_blocked,
+	no_lease_makes_its_owner_the_leader,
 	status_names_the_leader_and_fails_for_a_source_that_is_away,
 	events_lists_rows_by_state_class_aggregate_and_trace,
-	explain_says_of_every_state_why_and_what_next,
+	explain_says_of_every_state_why_and_what_next, explain_reads_the_status_as_the_relay_does,
 	preview_shows_the_messages_and_claims_nothing,
 	requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone,
 	requeue_of_many_goes_in_batches_and_keeps_their_number,
