@@ -77,6 +77,14 @@
 
 #define PROVEN_MAX 256
 
+/* Errors that are told apart in the log. */
+#define RELAY_LOGS 4
+struct relay_log {
+	enum err_kind kind;
+	long code;
+	struct log_limit limit;
+};
+
 struct relay {
 	struct relay_conf conf;
 	const struct source_conf *source;
@@ -127,7 +135,7 @@ struct relay {
 	bool db_up;
 	struct circuit db;
 	struct err db_err;
-	struct log_limit db_log;
+	struct relay_log db_log[RELAY_LOGS];
 	struct pacer pacer;
 	struct scan scan;
 	/* whether there may be such rows: RETRY and DUE are asked for only then */
@@ -143,7 +151,8 @@ struct relay {
 	bool channel_open[CHANNELS];
 	struct circuit mq;
 	struct err mq_err;
-	struct log_limit mq_log, channel_log;
+	struct relay_log mq_log[RELAY_LOGS];
+	struct log_limit channel_log;
 	int64_t answered_us; /* when the latest message was sent that has an outcome */
 
 	/* route */

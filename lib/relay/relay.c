@@ -23,6 +23,23 @@ static int64_t min64(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
+/* What repeats is what has this kind and code. Each of the last few has a limit of its own: two
+ * that come in turns, as of two hosts, are no news either. */
+static struct log_limit *limit_of(struct relay_log *logs, const struct err *e)
+{
+	struct relay_log *oldest = &logs[0];
+
+	for (size_t i = 0; i < RELAY_LOGS; i++) {
+		if (logs[i].kind == e->kind && logs[i].code == e->code)
+			return &logs[i].limit;
+		if (logs[i].limit.next_us < oldest->limit.next_us)
+			oldest = &logs[i];
+	}
+	*oldest =
+		(struct relay_log){ e->kind, e->code, { .suppressed = oldest->limit.suppressed } };
+	return &oldest->limit;
+}
+
 void relay_db_failed(struct relay *r, const char *what, struct err *e)
 {
 	uint64_t suppressed;
@@ -31,7 +48,7 @@ void relay_db_failed(struct relay *r, const char *what, struct err *e)
 	r->db_err = *e;
 	if (e->kind > ERR_NONE && e->kind < ERR_AGAIN)
 		metric_add(r->metrics->db_errors[e->kind], 1);
-	if (log_limit_pass(&r->db_log, r->now_us,
+	if (log_limit_pass(limit_of(r->db_log, e), r->now_us,
 		    e->kind == ERR_RETRY && r->db.failures < 3 ? US_PER_SEC : LOG_EVERY_US,
 		    &suppressed))
 		log_warn("relay", "database call failed", F_STR("source", r->source->name),
@@ -72,7 +89,7 @@ void relay_mq_down(struct relay *r, const char *what, struct err *e)
 	metric_add(r->metrics->broker_errors[e->kind == ERR_CONFIG ? BROKER_ERR_CONFIG
 								   : BROKER_ERR_LINK],
 		1);
-	if (log_limit_pass(&r->mq_log, r->now_us, LOG_EVERY_US, &suppressed))
+	if (log_limit_pass(limit_of(r->mq_log, e), r->now_us, LOG_EVERY_US, &suppressed))
 		log_warn("relay", "broker away", F_STR("source", r->source->name),
 			F_STR("broker", r->source->broker->name),
 			F_STR("kind", err_kind_name(e->kind)), F_INT("code", e->code), F_ERR(e),

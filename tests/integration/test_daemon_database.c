@@ -409,6 +409,36 @@ START_TEST(polling_goes_on_after_an_error_of_any_kind)
 END_TEST
 
 /* Nobody there, somebody who hangs up at once, a stranger, and a database that was dropped. */
+START_TEST(an_error_of_another_kind_is_logged_at_once_and_one_that_repeats_is_not)
+{
+	static const unsigned codes[] = { 1347, 1176 };
+	struct scene s;
+
+	scene_open(&s, "none");
+	daemon_start(s.daemon);
+	daemon_wait_ready(s.daemon, true);
+	/* in turns, as of two hosts or of two statements: twice each, two lines in all */
+	for (unsigned i = 0; i < 4; i++) {
+		struct proxy_rule rule = { .text = "CONNECTION_ID(),@@SESSION.time_zone",
+			.action = PROXY_ERROR,
+			.error = codes[i % 2],
+			.times = 1 };
+		char code[20];
+
+		snprintf(code, sizeof(code), "code=%u", rule.error);
+		proxy_rule(s.database, &rule);
+		WAIT_FOR(10000, proxy_hits(s.database) == 1);
+		if (i < 2)
+			WAIT_FOR(3000,
+				daemon_log(s.daemon, "database call failed", code, NULL) == 1);
+		proxy_rule(s.database, NULL);
+		daemon_wait_ready(s.daemon, true);
+	}
+	REQUIRE_INT(daemon_log(s.daemon, "database call failed", NULL), ==, 2);
+	scene_close(&s);
+}
+END_TEST
+
 START_TEST(a_database_that_cannot_be_had_costs_no_cpu_no_log_and_no_descriptor)
 {
 	static const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
@@ -620,6 +650,7 @@ RIG_MAIN("daemon: database", 120, a_claim_whose_commit_ends_in_a_deadlock_is_not
 	packets_that_arrive_byte_by_byte_are_understood,
 	a_server_that_refuses_every_statement_is_named_and_tried_slowly_and_others_flow,
 	polling_goes_on_after_an_error_of_any_kind,
+	an_error_of_another_kind_is_logged_at_once_and_one_that_repeats_is_not,
 	a_database_that_cannot_be_had_costs_no_cpu_no_log_and_no_descriptor,
 	with_autocommit_off_everywhere_a_renamed_table_is_waited_for_and_its_successor_used,
 	a_session_that_somebody_else_has_changed_is_not_trusted,
