@@ -31,7 +31,7 @@ struct explain {
 
 static bool is(const struct admin_row *row, const char *status)
 {
-	return strcasecmp(row->status, status) == 0;
+	return strcmp(row->state, status) == 0;
 }
 
 static bool is_waiting(const struct admin_row *row)
@@ -163,6 +163,23 @@ static void explain_dead(struct explain *x)
 	next_dead(x, row, x->overtaken);
 }
 
+/* --- no state of ours ----------------------------------------------------------------------- */
+
+static void say_unknown(struct explain *x, const struct admin_row *row)
+{
+	static const char *const states[] = { "PENDING", "PROCESSING", "SENT", "RETRY", "DEAD" };
+
+	for (size_t i = 0; i < ARRAY_LEN(states); i++)
+		if (strcasecmp(row->status, states[i]) == 0) {
+			why(x,
+				", which is not %s to a column that tells capitals apart: no relay "
+				"claims it",
+				states[i]);
+			return;
+		}
+	why(x, ", which no relay looks at");
+}
+
 /* --- behind another one --------------------------------------------------------------------- */
 
 static void explain_behind(struct explain *x)
@@ -194,6 +211,11 @@ static void explain_behind(struct explain *x)
 				head->has_owner ? head->owner : "(none)");
 		next(x, "It goes once that one is sent; nothing needs to be done while a relay "
 			"runs.");
+	} else if (!is(head, "PENDING")) {
+		why(x, ", whose status is %s", head->status);
+		say_unknown(x, head);
+		next(x, "Set status of that one to PENDING, and next_retry_at, locked_by and "
+			"locked_until to NULL.");
 	} else {
 		why(x, ", which is %s and to be sent first", head->status);
 		say_who_leads(x);
@@ -307,6 +329,14 @@ static void explain_processing(struct explain *x)
 		next(x, "A running relay takes it over within moments and sends it again.");
 }
 
+static void explain_unknown(struct explain *x)
+{
+	why(x, "Its status is %s", x->row.status);
+	say_unknown(x, &x->row);
+	next(x, "Whoever wrote it has to set status to PENDING, and next_retry_at, locked_by and "
+		"locked_until to NULL.");
+}
+
 static void explain_row(struct explain *x)
 {
 	const struct admin_row *row = &x->row;
@@ -324,9 +354,7 @@ static void explain_row(struct explain *x)
 	} else if (is(row, "PROCESSING")) {
 		explain_processing(x);
 	} else {
-		why(x, "Its status is %s, which no relay looks at", row->status);
-		next(x, "Whoever wrote it has to set status to PENDING, and next_retry_at, "
-			"locked_by and locked_until to NULL.");
+		explain_unknown(x);
 	}
 }
 

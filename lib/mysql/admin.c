@@ -335,13 +335,16 @@ static int keep(char **out, struct slice v, struct err *e)
 	return 0;
 }
 
+/* Which states are equal is for the column's collation to say, as in the relay's statements. */
 void admin_add_row(struct buf *b, const struct outbox_table *t)
 {
 	buf_addf(b,
 		"SELECT `id`,`created_at`,`event_id`,`aggregate_type`,`aggregate_id`,`status`,"
 		"`retry_count`,`next_retry_at`,TIMESTAMPDIFF(MICROSECOND,NOW(6),`next_retry_at`),"
 		"`locked_by`,`locked_until`,TIMESTAMPDIFF(MICROSECOND,NOW(6),`locked_until`),"
-		"`sent_at`,`last_error` FROM %s",
+		"`sent_at`,`last_error`,CASE `status` WHEN 'PENDING' THEN 'PENDING' WHEN "
+		"'PROCESSING' THEN 'PROCESSING' WHEN 'RETRY' THEN 'RETRY' WHEN 'SENT' THEN 'SENT' "
+		"WHEN 'DEAD' THEN 'DEAD' END FROM %s",
 		t->name);
 }
 
@@ -358,6 +361,7 @@ int admin_read_row(const struct slice *v, struct admin_row *out, struct err *e)
 	admin_copy(out->owner, sizeof(out->owner), v[9]);
 	admin_copy(out->locked_until, sizeof(out->locked_until), v[10]);
 	admin_copy(out->sent_at, sizeof(out->sent_at), v[12]);
+	admin_copy(out->state, sizeof(out->state), v[14]);
 	if (!value_id(v[0], &out->id))
 		return err_set(e, ERR_CONFIG, 0, "id is not an integer");
 	if (keep(&out->event_id, v[2], e) < 0 || keep(&out->aggregate_type, v[3], e) < 0 ||

@@ -77,6 +77,7 @@ struct admin_row {
 	int64_t created_us;
 	char *event_id, *aggregate_type, *aggregate_id, *last_error; /* owned; NULL: NULL */
 	char status[33], owner[140];
+	char state[11]; /* the status the relay takes it for; empty: none that it knows */
 	uint32_t retry_count;
 	char created_at[32], next_retry_at[32], locked_until[32], sent_at[32]; /* empty: NULL */
 	int64_t due_in_us;     /* until next_retry_at; negative: since */

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
+#include <string.h>
 #include <time.h>
 
 /* Rows released with the change; the relay releases the others as the first ones are sent. */
@@ -140,7 +140,7 @@ static int read_batch(struct admin *a, struct batch *b, bool lock, struct err *e
 
 static bool is(const struct admin_row *row, const char *status)
 {
-	return strcasecmp(row->status, status) == 0;
+	return strcmp(row->state, status) == 0;
 }
 
 bool admin_is_skipped(const struct admin_row *row)

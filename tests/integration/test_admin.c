@@ -263,6 +263,19 @@ END_TEST
 
 /* --- explain -------------------------------------------------------------------------------- */
 
+static void require_explained(
+	struct stage *s, const char *event_id, const char *reason, const char *next)
+{
+	struct json_object *o;
+
+	command_run(s->d, "explain", "--json", "--source", "s0", event_id, NULL);
+	require_status(0);
+	o = command_json();
+	require_text(json_text(o, "reason"), reason);
+	require_text(json_text(o, "next"), next);
+	json_object_put(o);
+}
+
 START_TEST(explain_says_of_every_state_why_and_what_next)
 {
 	static const struct {
@@ -303,6 +316,33 @@ START_TEST(explain_says_of_every_state_why_and_what_next)
 	require_status(2);
 	command_run(s.d, "explain", "held-2", NULL);
 	require_text(command_last.out, "\nNext: ");
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(explain_reads_the_status_as_the_relay_does)
+{
+	static const char collate[] =
+		"ALTER TABLE %s.outbox_event MODIFY status VARCHAR(32) CHARACTER SET utf8mb4 "
+		"COLLATE %s NOT NULL DEFAULT 'PENDING'";
+	struct stage s;
+
+	stage_open(&s, "aggregate");
+	db_exec(s.rig.db, collate, s.rig.schema[0].name, "utf8mb4_general_ci");
+	add(&s.rig, "any", "any", "status='pending'");
+	require_explained(&s, "any", "not been claimed yet", "Start outboxd");
+	db_exec(s.rig.db, collate, s.rig.schema[0].name, "utf8mb4_bin");
+	add(&s.rig, "after", "any", "");
+	require_explained(
+		&s, "any", "Its status is pending, which is not PENDING", "set status to PENDING");
+	require_explained(&s, "after",
+		"an earlier event of its aggregate order/any, any, whose "
+		"status is pending",
+		"Set status of that one to PENDING");
+	add(&s.rig, "dead-2", "dead", "status='dead'");
+	command_run(s.d, "requeue", "--source", "s0", "dead-2", NULL);
+	require_status(1);
+	require_text(command_last.err, "its state is another one (dead)");
 	stage_close(&s);
 }
 END_TEST
