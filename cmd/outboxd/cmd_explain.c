@@ -24,7 +24,7 @@ struct explain {
 	struct admin_row row, head;
 	uint64_t between;
 	struct admin_leader leader;
-	bool overtaken;
+	bool overtaken, locked; /* locked: the row itself, or the one it waits for */
 	uint64_t backlog;
 	struct buf reason, next;
 };
@@ -83,6 +83,17 @@ static void say_who_leads(struct explain *x)
 	else
 		why(x, "; the session %llu%s%s leads the source", (unsigned long long)l->connection,
 			l->from[0] != '\0' ? " from " : "", l->from);
+}
+
+/* True: whoever it is, no relay gets at it. */
+static bool is_locked(struct explain *x, const char *which)
+{
+	if (!x->locked)
+		return false;
+	why(x, "; another transaction has %s locked", which);
+	next(x, "No relay can claim it before that transaction has ended: it has to commit or be "
+		"rolled back. information_schema.INNODB_TRX has those that are open.");
+	return true;
 }
 
 static void next_claim(struct explain *x)
@@ -198,6 +209,8 @@ static void explain_behind(struct explain *x)
 		age_text(head->due_in_us > 0 ? head->due_in_us : 0, age);
 		why(x, ", whose attempt %u of %u comes in %s after: %s", head->retry_count + 1,
 			x->source->retry.max_attempts, age, words(head->last_error));
+		if (is_locked(x, "that one"))
+			return;
 		next(x, "It goes once that one is sent. If its cause is mended, at once: ");
 		next_command(x, "requeue --status RETRY", head->event_id);
 		next(x, ".");
@@ -218,6 +231,8 @@ static void explain_behind(struct explain *x)
 			"locked_until to NULL.");
 	} else {
 		why(x, ", which is %s and to be sent first", head->status);
+		if (is_locked(x, "that one"))
+			return;
 		say_who_leads(x);
 		next_claim(x);
 	}
@@ -262,6 +277,8 @@ static void explain_pending(struct explain *x)
 			(unsigned long long)x->backlog, x->backlog >= ADMIN_BACKLOG_MAX ? "+" : "",
 			x->backlog == 1 ? "" : "s", x->backlog == 1 ? "is" : "are");
 	}
+	if (is_locked(x, "it"))
+		return;
 	say_who_leads(x);
 	next_claim(x);
 }
@@ -292,6 +309,8 @@ static void explain_retry(struct explain *x)
 		why(x, "; the next one is due since %s", age);
 	else
 		why(x, "; the next one is due");
+	if (is_locked(x, "it"))
+		return;
 	say_who_leads(x);
 	next_claim(x);
 }
@@ -358,22 +377,33 @@ static void explain_row(struct explain *x)
 	}
 }
 
+/* Nothing but a lock keeps a relay from it. */
+static bool is_claimable(const struct admin_row *row)
+{
+	return row->id != 0 && (is(row, "PENDING") || is(row, "RETRY")) &&
+	       (row->next_retry_at[0] == '\0' || row->due_in_us <= 0);
+}
+
 /* --- looking -------------------------------------------------------------------------------- */
 
 static int look(struct explain *x, const char *event_id, struct err *e)
 {
 	struct admin *a = &x->admin;
 	const struct admin_row *row = &x->row;
+	const struct admin_row *first; /* to be claimed */
 	bool unsent;
 
 	admin_row_fini(&x->row);
 	admin_row_fini(&x->head);
 	x->backlog = 0;
-	x->overtaken = false;
+	x->overtaken = x->locked = false;
 	if (admin_find(a, event_id, &x->row, e) < 0)
 		return -1;
 	unsent = row->id != 0 && (is(row, "PENDING") || is(row, "RETRY"));
 	if (unsent && admin_head(a, row, &x->head, &x->between, e) < 0)
+		return -1;
+	first = x->head.id != 0 ? &x->head : row;
+	if (is_claimable(first) && admin_locked(a, first->id, &x->locked, e) < 0)
 		return -1;
 	if (is(row, "PENDING") && row->next_retry_at[0] == '\0' &&
 		admin_backlog(a, row, &x->backlog, e) < 0)

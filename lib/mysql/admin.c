@@ -15,10 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* A command asks, thinks for a moment, prints, and asks again. */
 #define WAIT_S 120
 #define PAGE 1000
+/* A claim locks what it reads for some milliseconds; what is locked each time is another's. */
+#define LOCK_TRIES 4
+#define LOCK_PAUSE_MS 100
 
 /* --- connection ----------------------------------------------------------------------------- */
 
@@ -526,6 +530,47 @@ int admin_overtaken(struct admin *a, const struct admin_row *row, bool *out, str
 	if (number(a, &one, e) < 0)
 		return err_wrap(e, "events after it");
 	*out = one != 0;
+	return 0;
+}
+
+/* *out: it is there, and was passed by. */
+static int try_lock(struct admin *a, uint64_t id, bool *out, struct err *e)
+{
+	static const char *const how[] = { "", " FOR UPDATE SKIP LOCKED" };
+	uint64_t seen[2];
+
+	/* each by itself, so that the lock goes with the end of its statement */
+	for (size_t i = 0; i < ARRAY_LEN(how); i++) {
+		buf_addf(&a->text,
+			"SELECT 1 FROM %s FORCE INDEX (PRIMARY) WHERE `id`=", a->table.name);
+		sql_add_id(&a->text, &a->table, id);
+		buf_adds(&a->text, how[i]);
+		if (number(a, &seen[i], e) < 0)
+			return -1;
+	}
+	*out = seen[0] == 1 && seen[1] == 0;
+	return 0;
+}
+
+int admin_locked(struct admin *a, uint64_t id, bool *out, struct err *e)
+{
+	const struct timespec pause = { .tv_nsec = LOCK_PAUSE_MS * 1000000L };
+	struct err cannot;
+
+	*out = false;
+	for (unsigned i = 0; i < LOCK_TRIES; i++) {
+		if (i > 0)
+			nanosleep(&pause, NULL);
+		if (try_lock(a, id, out, &cannot) < 0) {
+			*out = false;
+			if (session_is_open(a->session))
+				return 0;
+			*e = cannot;
+			return err_wrap(e, "whether it is locked");
+		}
+		if (!*out)
+			return 0;
+	}
 	return 0;
 }
 

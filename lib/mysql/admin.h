@@ -1,7 +1,8 @@
 /* admin.h: what the administrative commands ask of a source's table, and change in it. A connection
- * of its own beside any relay's; reads are plain and take no lock. Every change is a short
- * transaction that locks the rows it names, looks at them again, and writes only those that still
- * are what they were when somebody decided about them: a relay at work is never contradicted. */
+ * of its own beside any relay's; reads are plain and take no lock, but for admin_locked(). Every
+ * change is a short transaction that locks the rows it names, looks at them again, and writes only
+ * those that still are what they were when somebody decided about them: a relay at work is never
+ * contradicted. */
 #ifndef OUTBOXD_MYSQL_ADMIN_H
 #define OUTBOXD_MYSQL_ADMIN_H
 
@@ -93,6 +94,10 @@ int admin_find(
  * by. id 0: none, the way is free. *between: unsent rows from there on, before this one. */
 int admin_head(struct admin *a, const struct admin_row *row, struct admin_row *head,
 	uint64_t *between, struct err *e) MUST_CHECK;
+
+/* Some other transaction has the row locked, and for longer than a claim takes. Waits for no lock
+ * and keeps none; false, too, where the account or the server cannot tell. */
+int admin_locked(struct admin *a, uint64_t id, bool *out, struct err *e) MUST_CHECK;
 
 /* A later event of its aggregate is SENT: this one would come after it. */
 int admin_overtaken(

@@ -347,6 +347,34 @@ START_TEST(explain_reads_the_status_as_the_relay_does)
 }
 END_TEST
 
+START_TEST(explain_says_that_somebody_has_the_row_locked)
+{
+	static const char *const locked = "another transaction has it locked";
+	struct stage s;
+	struct db *other = db_open();
+
+	stage_open(&s, "aggregate");
+	add(&s.rig, "fresh-1", "a", "");
+	add(&s.rig, "fresh-2", "a", "");
+	add(&s.rig, "retry-1", "b", "status='RETRY',retry_count=3,last_error='NACKED: no'");
+	db_exec(other, "START TRANSACTION");
+	db_exec(other, "UPDATE %s.outbox_event SET trace_id='mine' WHERE event_id<>'fresh-2'",
+		s.rig.schema[0].name);
+	daemon_start(s.d);
+	daemon_wait_ready(s.d, true);
+	require_explained(&s, "fresh-1", locked, "commit or be rolled back");
+	require_explained(&s, "fresh-2",
+		"to be sent first; another transaction has that one locked",
+		"commit or be rolled back");
+	require_explained(&s, "retry-1", locked, "commit or be rolled back");
+	db_exec(other, "ROLLBACK");
+	db_close(other);
+	rig_wait_sent(&s.rig, 0, 20000);
+	daemon_stop(s.d);
+	stage_close(&s);
+}
+END_TEST
+
 /* --- preview -------------------------------------------------------------------------------- */
 
 START_TEST(preview_shows_the_messages_and_claims_nothing)
@@ -775,6 +803,10 @@ START_TEST(a_monitoring_account_may_look_and_nothing_else)
 	require_status(0);
 	command_run(s.d, "explain", "held-2", NULL);
 	require_status(0);
+	command_run(s.d, "explain", "fresh-1", NULL); /* which it may not lock */
+	require_status(0);
+	if (strstr(command_last.out, "locked") != NULL)
+		FAIL("it cannot know: %s", command_last.out);
 	command_run(s.d, "preview", NULL);
 	require_status(0);
 	command_run(s.d, "skip", "--reason", "x", "dead-1", NULL);
@@ -917,6 +949,7 @@ RIG_MAIN("administration", 120, status_counts_every_state_and_says_what_is_block
 	status_names_the_leader_and_fails_for_a_source_that_is_away,
 	events_lists_rows_by_state_class_aggregate_and_trace,
 	explain_says_of_every_state_why_and_what_next, explain_reads_the_status_as_the_relay_does,
+	explain_says_that_somebody_has_the_row_locked,
 	preview_shows_the_messages_and_claims_nothing,
 	requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone,
 	requeue_of_many_goes_in_batches_and_keeps_their_number,
