@@ -191,6 +191,33 @@ static void say_unknown(struct explain *x, const struct admin_row *row)
 	why(x, ", which no relay looks at");
 }
 
+/* --- a lease without end -------------------------------------------------------------------- */
+
+/* Where locked_until has no fractions it is rounded up. */
+#define ROUNDED_US US_PER_SEC
+
+/* True: no relay writes such a lease, and none takes the row over before it ends. */
+static bool is_far_lease(struct explain *x, const struct admin_row *row)
+{
+	char age[AGE_MAX];
+
+	if (!admin_is_leased(row) || row->lease_left_us <= x->source->lease_us + ROUNDED_US)
+		return false;
+	age_text(x->source->lease_us, age);
+	why(x,
+		", until %s UTC: no relay writes such a lease by this configuration, in which it "
+		"is %s",
+		row->locked_until, age);
+	next(x,
+		"If no relay of that name runs, this ends the lease: UPDATE %s SET "
+		"locked_until=NULL WHERE id=",
+		x->admin.table.name);
+	sql_add_id(&x->next, &x->admin.table, row->id);
+	next(x, " AND status='PROCESSING'; a relay then takes it over and sends it, perhaps "
+		"again.");
+	return true;
+}
+
 /* --- behind another one --------------------------------------------------------------------- */
 
 static void explain_behind(struct explain *x)
@@ -222,6 +249,8 @@ static void explain_behind(struct explain *x)
 		else
 			why(x, ", whose relay %s lost it: its lease is over",
 				head->has_owner ? head->owner : "(none)");
+		if (is_far_lease(x, head))
+			return;
 		next(x, "It goes once that one is sent; nothing needs to be done while a relay "
 			"runs.");
 	} else if (!is(head, "PENDING")) {
@@ -322,10 +351,10 @@ static void explain_processing(struct explain *x)
 
 	age_text(row->lease_left_us < 0 ? -row->lease_left_us : row->lease_left_us, age);
 	if (admin_is_leased(row)) {
-		why(x,
-			"%s has claimed it and holds it for another %s: it is being sent, or waits "
-			"for the broker's confirm",
-			row->owner, age);
+		why(x, "%s has claimed it and holds it for another %s", row->owner, age);
+		if (is_far_lease(x, row))
+			return;
+		why(x, ": it is being sent, or waits for the broker's confirm");
 		next(x,
 			"Nothing needs to be done: if that relay is gone, another one takes it "
 			"over at %s UTC.",

@@ -45,7 +45,7 @@ static void add_all_states(struct rig *r)
 		"last_error='NACKED: no'");
 	add(r, "after-retry", "retry", "");
 	add(r, "live-1", "live",
-		"status='PROCESSING',locked_by='other/1/0',locked_until=NOW(6)+INTERVAL 90 SECOND");
+		"status='PROCESSING',locked_by='other/1/0',locked_until=NOW(6)+INTERVAL 50 SECOND");
 	add(r, "expired-1", "expired",
 		"status='PROCESSING',locked_by='gone/1/0',locked_until=NOW(6)-INTERVAL 40 SECOND");
 	add(r, "fresh-1", "fresh", "");
@@ -369,6 +369,34 @@ START_TEST(explain_says_that_somebody_has_the_row_locked)
 	require_explained(&s, "retry-1", locked, "commit or be rolled back");
 	db_exec(other, "ROLLBACK");
 	db_close(other);
+	rig_wait_sent(&s.rig, 0, 20000);
+	daemon_stop(s.d);
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(explain_says_how_to_end_a_lease_that_no_relay_writes)
+{
+	struct stage s;
+	char statement[200], *end;
+	int64_t id;
+
+	stage_open(&s, "aggregate");
+	add(&s.rig, "held-1", "a",
+		"status='PROCESSING',locked_by='x',locked_until='2037-01-01 00:00:00'");
+	add(&s.rig, "after-1", "a", "");
+	id = db_int(s.rig.db, "SELECT id FROM %s.outbox_event WHERE event_id='held-1'",
+		s.rig.schema[0].name);
+	snprintf(statement, sizeof(statement),
+		"UPDATE `%s`.`outbox_event` SET locked_until=NULL WHERE id=%" PRId64
+		" AND status='PROCESSING';",
+		s.rig.schema[0].name, id);
+	require_explained(&s, "held-1", "no relay writes such a lease", statement);
+	require_explained(&s, "after-1", "no relay writes such a lease", statement);
+	end = strstr(command_last.out, "UPDATE `");
+	*strchr(end, ';') = '\0';
+	db_exec(s.rig.db, "%s", end);
+	daemon_start(s.d);
 	rig_wait_sent(&s.rig, 0, 20000);
 	daemon_stop(s.d);
 	stage_close(&s);
@@ -950,6 +978,7 @@ RIG_MAIN("administration", 120, status_counts_every_state_and_says_what_is_block
 	events_lists_rows_by_state_class_aggregate_and_trace,
 	explain_says_of_every_state_why_and_what_next, explain_reads_the_status_as_the_relay_does,
 	explain_says_that_somebody_has_the_row_locked,
+	explain_says_how_to_end_a_lease_that_no_relay_writes,
 	preview_shows_the_messages_and_claims_nothing,
 	requeue_gives_dead_rows_a_fresh_budget_and_leaves_the_skipped_alone,
 	requeue_of_many_goes_in_batches_and_keeps_their_number,
