@@ -3,6 +3,10 @@
 --
 -- The accounts are made locked and without a password. Give them one and open them:
 --   ALTER USER 'outboxd'@'%' IDENTIFIED BY '...' ACCOUNT UNLOCK;
+--
+-- Where an account has MAX_USER_CONNECTIONS: a running outboxd has up to two for each worker of a source
+-- and one more for each source and each inbox, so three for a source as it is by default. Each process,
+-- and each command under the same account, counts by itself.
 CREATE USER IF NOT EXISTS 'outboxd'@'%' ACCOUNT LOCK;
 CREATE USER IF NOT EXISTS 'outboxd_admin'@'%' ACCOUNT LOCK;
 CREATE USER IF NOT EXISTS 'outboxd_monitor'@'%' ACCOUNT LOCK;
