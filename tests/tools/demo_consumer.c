@@ -13,16 +13,22 @@
  *
  * A crash before COMMIT undoes both, a crash after it is a redelivery that finds the id.
  *
- * What is new is applied only if it can be: a thing is created first and then changed, each
- * version once (the row of the thing is the business key, its last version the order). What cannot
- * be has no effect and goes to the table `reconciliation`, for people.
+ * The inbox cannot see everything, and forgets, so what is new to it is held against the row of the
+ * thing, which is locked first:
+ *
+ *	business key	one row for one thing, whatever the ids of its events
+ *	row version	not newer than the last applied: old news, no effect
+ *	state check	created once and first, then changed; what cannot be has no effect
+ *			and goes to the table `reconciliation`, for people
  *
  * Declares its queue, and the exchange, then consumes until TERM. To show what is promised above,
  * some messages are given back after COMMIT instead of acknowledged, as if it had died just then,
  * and some transactions are rolled back and repeated, as after a deadlock: at once, for what goes
  * back to the queue comes after what was delivered meanwhile. Last line: "received=N applied=N
- * given_back=N rolled_back=N swallowed=N forbidden=N refused=N p50_us=N max_us=N", the times being
- * those of handling a message. */
+ * given_back=N rolled_back=N swallowed=N outdated=N forbidden=N refused=N p50_us=N max_us=N", the
+ * times being those of handling a message. */
+#include "base/str.h"
+
 #include <mysql.h>
 
 #include <errno.h>
@@ -44,7 +50,7 @@
 #endif
 
 #define CONSUMER "inventory" /* each consumer of an inbox has its own name and its own effects */
-#define ID_MAX 64            /* of the inbox's column */
+#define ID_MAX 64            /* characters, of the inbox's column */
 #define PREFETCH 50
 #define GIVE_BACK_EVERY 25
 #define ROLL_BACK_EVERY 40
@@ -53,21 +59,24 @@
 struct consumer {
 	MYSQL *db;
 	amqp_connection_state_t mq;
-	unsigned received, applied, given_back, rolled_back, swallowed, forbidden, refused;
+	unsigned received, applied, given_back, rolled_back, swallowed, outdated, forbidden,
+		refused;
 	uint32_t times_us[TIMES_MAX]; /* of the first messages */
 	unsigned times;
 };
 
-enum outcome { APPLIED, HAD_ALREADY, FORBIDDEN, ROLLED_BACK };
+enum outcome { APPLIED, HAD_ALREADY, OUTDATED, FORBIDDEN, ROLLED_BACK };
+
+#define ESCAPED(characters) (2 * 4 * (characters) + 1) /* as the escaping function demands */
 
 /* What is used of a message; texts are escaped for SQL. */
 struct event {
-	char id[2 * ID_MAX + 1];
-	char type[2 * 128 + 1];
-	char source[2 * 64 + 1];
-	char aggregate_type[2 * 64 + 1];
-	char aggregate_id[2 * 128 + 1];
-	uint64_t version;
+	char id[ESCAPED(ID_MAX)];
+	char type[ESCAPED(128)];
+	char source[ESCAPED(64)];
+	char aggregate_type[ESCAPED(64)];
+	char aggregate_id[ESCAPED(128)];
+	int64_t version;
 };
 
 static volatile sig_atomic_t stop;
@@ -102,8 +111,10 @@ static void connect_database(struct consumer *c, char **arg)
 
 	read_password(arg[3], password, sizeof(password));
 	c->db = mysql_init(NULL);
-	if (c->db == NULL || mysql_real_connect(c->db, arg[0], arg[2], password, arg[4],
-				     (unsigned)strtoul(arg[1], NULL, 10), NULL, 0) == NULL)
+	/* Messages are UTF-8; taken for another character set, an id would be longer than it is. */
+	if (c->db == NULL || mysql_options(c->db, MYSQL_SET_CHARSET_NAME, "utf8mb4") != 0 ||
+		mysql_real_connect(c->db, arg[0], arg[2], password, arg[4],
+			(unsigned)strtoul(arg[1], NULL, 10), NULL, 0) == NULL)
 		die("database", c->db != NULL ? mysql_error(c->db) : "out of memory");
 }
 
@@ -115,10 +126,10 @@ static unsigned long long run(struct consumer *c, const char *sql)
 }
 
 /* The last version of the thing that was applied; -1: there is no such thing yet. Locks it. */
-static long long last_version(struct consumer *c, const struct event *ev)
+static int64_t last_version(struct consumer *c, const struct event *ev)
 {
-	char sql[1024];
-	long long version = -1;
+	char sql[4096];
+	int64_t version = -1;
 	MYSQL_RES *rows;
 	MYSQL_ROW row;
 
@@ -137,32 +148,47 @@ static long long last_version(struct consumer *c, const struct event *ev)
 	return version;
 }
 
-/* What may follow what. */
-static bool may_be(const struct event *ev, long long last)
+/* What may follow what. The version first: to what is old the state of now says nothing. */
+static enum outcome judge(const struct event *ev, int64_t last)
 {
-	return strcmp(ev->type, "created") == 0 ? last < 0 : last >= 0;
+	bool creates = strcmp(ev->type, "created") == 0, exists = last >= 0;
+
+	if (exists && ev->version <= last)
+		return OUTDATED;
+	return creates != exists ? APPLIED : FORBIDDEN;
 }
 
-static void reconcile(struct consumer *c, const struct event *ev, long long last)
+static void reconcile(struct consumer *c, const struct event *ev, int64_t last)
 {
-	char sql[2048];
+	char sql[4096];
 
 	snprintf(sql, sizeof(sql),
 		"INSERT INTO reconciliation (event_id, consumer_name, source, aggregate_type,"
 		" aggregate_id, event_type, version, last_version) VALUES ('%s', '" CONSUMER
-		"', '%s', '%s', '%s', '%s', %" PRIu64 ", %lld)",
+		"', '%s', '%s', '%s', '%s', %" PRId64 ", %" PRId64 ")",
 		ev->id, ev->source, ev->aggregate_type, ev->aggregate_id, ev->type, ev->version,
 		last);
 	run(c, sql);
 }
 
-/* One transaction: the event is noted, and either has its effect or is kept for people. */
+/* The effect: how many events of a thing there were, and which was the last. */
+static void take_effect(struct consumer *c, const struct event *ev)
+{
+	char sql[4096];
+
+	snprintf(sql, sizeof(sql),
+		"INSERT INTO effect (source, aggregate_type, aggregate_id, events, last_version)"
+		" VALUES ('%s', '%s', '%s', 1, %" PRId64 ")"
+		" ON DUPLICATE KEY UPDATE events = events + 1, last_version = %" PRId64,
+		ev->source, ev->aggregate_type, ev->aggregate_id, ev->version, ev->version);
+	run(c, sql);
+}
+
+/* One transaction: the event is noted, and has its effect, or none, or is kept for people. */
 static enum outcome apply(struct consumer *c, const struct event *ev, bool fails)
 {
 	enum outcome how = HAD_ALREADY;
-	long long last;
-	char sql[2048];
-	bool is_new;
+	char sql[4096];
 
 	run(c, "START TRANSACTION");
 	snprintf(sql, sizeof(sql),
@@ -170,28 +196,18 @@ static enum outcome apply(struct consumer *c, const struct event *ev, bool fails
 		" (event_id, consumer_name, event_type, status, processed_at)"
 		" VALUES ('%s', '" CONSUMER "', '%s', 'PROCESSED', NOW(6))",
 		ev->id, ev->type);
-	is_new = run(c, sql) == 1;
-	last = is_new ? last_version(c, ev) : -1;
-	if (is_new && !may_be(ev, last)) {
-		reconcile(c, ev, last);
-		how = FORBIDDEN;
-	} else if (is_new) {
-		/* The effect: how many events of a thing there were, and whether they came in
-		 * order. */
-		snprintf(sql, sizeof(sql),
-			"INSERT INTO effect (source, aggregate_type, aggregate_id, events, "
-			"last_version) VALUES ('%s', '%s', '%s', 1, %" PRIu64 ")"
-			" ON DUPLICATE KEY UPDATE events = events + 1,"
-			" out_of_order = out_of_order + (last_version >= %" PRIu64 "),"
-			" last_version = %" PRIu64,
-			ev->source, ev->aggregate_type, ev->aggregate_id, ev->version, ev->version,
-			ev->version);
-		run(c, sql);
-		how = APPLIED;
-	}
-	if (is_new && fails) {
-		run(c, "ROLLBACK");
-		return ROLLED_BACK;
+	if (run(c, sql) == 1) {
+		int64_t last = last_version(c, ev);
+
+		how = judge(ev, last);
+		if (how == APPLIED)
+			take_effect(c, ev);
+		else if (how == FORBIDDEN)
+			reconcile(c, ev, last);
+		if (fails) {
+			run(c, "ROLLBACK");
+			return ROLLED_BACK;
+		}
 	}
 	run(c, "COMMIT");
 	return how;
@@ -253,12 +269,18 @@ static const amqp_field_value_t *header(const amqp_basic_properties_t *p, const 
 	return NULL;
 }
 
-/* Escapes `from` into an array of twice `max` and one; false if it is longer than `max`. */
+/* Escapes `from` into ESCAPED(max) bytes; false if it has more characters, or is not UTF-8. */
 static bool take(struct consumer *c, amqp_bytes_t from, char *to, size_t max)
 {
-	if (from.len > max)
-		return false;
-	mysql_real_escape_string(c->db, to, from.bytes, from.len);
+	const char *text = from.bytes;
+	size_t characters = 0;
+
+	for (size_t at = 0, n; at < from.len; at += n) {
+		n = utf8_sequence(text + at, from.len - at);
+		if (n == 0 || ++characters > max)
+			return false;
+	}
+	mysql_real_escape_string(c->db, to, text, from.len);
 	return true;
 }
 
@@ -270,15 +292,16 @@ static bool take_header(struct consumer *c, const amqp_basic_properties_t *p, co
 	return v != NULL && v->kind == AMQP_FIELD_KIND_UTF8 && take(c, v->value.bytes, to, max);
 }
 
-/* False: not a message we can tell apart from others. An id longer than the column above all:
- * INSERT IGNORE would cut it, and take two different events for one. */
+/* False: not a message we can tell apart from others, or place among them. An id longer than the
+ * column above all: INSERT IGNORE would cut it, and take two different events for one. */
 static bool read_event(struct consumer *c, const amqp_basic_properties_t *p, struct event *ev)
 {
 	const amqp_field_value_t *version = header(p, "aggregate_version");
 
 	*ev = (struct event){ 0 };
-	if (version != NULL && version->kind == AMQP_FIELD_KIND_I64 && version->value.i64 > 0)
-		ev->version = (uint64_t)version->value.i64;
+	if (version == NULL || version->kind != AMQP_FIELD_KIND_I64 || version->value.i64 < 0)
+		return false;
+	ev->version = version->value.i64;
 	return (p->_flags & AMQP_BASIC_MESSAGE_ID_FLAG) && p->message_id.len > 0 &&
 	       take(c, p->message_id, ev->id, ID_MAX) && (p->_flags & AMQP_BASIC_TYPE_FLAG) &&
 	       take(c, p->type, ev->type, 128) && take_header(c, p, "source", ev->source, 64) &&
@@ -289,7 +312,7 @@ static bool read_event(struct consumer *c, const amqp_basic_properties_t *p, str
 static void show(const struct consumer *c, const amqp_envelope_t *m, const struct event *ev,
 	const char *outcome)
 {
-	printf("#%-5u %-18.*s %s %s v%" PRIu64 "  %.*s  %s\n", c->received, (int)m->routing_key.len,
+	printf("#%-5u %-18.*s %s %s v%" PRId64 "  %.*s  %s\n", c->received, (int)m->routing_key.len,
 		(char *)m->routing_key.bytes, ev->source, ev->aggregate_id, ev->version,
 		(int)(m->message.body.len < 60 ? m->message.body.len : 60),
 		(char *)m->message.body.bytes, outcome);
@@ -299,6 +322,7 @@ static void handle(struct consumer *c, const amqp_envelope_t *m)
 {
 	static const char *const words[] = { [APPLIED] = "applied",
 		[HAD_ALREADY] = "had already: no effect (sent again)",
+		[OUTDATED] = "older than what was applied: no effect",
 		[FORBIDDEN] = "cannot be: no effect, kept for reconciliation" };
 	const char *outcome;
 	struct event ev;
@@ -321,6 +345,7 @@ static void handle(struct consumer *c, const amqp_envelope_t *m)
 						       : words[how];
 	c->applied += how == APPLIED;
 	c->swallowed += how == HAD_ALREADY;
+	c->outdated += how == OUTDATED;
 	c->forbidden += how == FORBIDDEN;
 	if (how == APPLIED && c->received % GIVE_BACK_EVERY == 0) {
 		c->given_back++;
@@ -350,10 +375,10 @@ static int by_time(const void *a, const void *b)
 static void tell(struct consumer *c)
 {
 	qsort(c->times_us, c->times, sizeof(c->times_us[0]), by_time);
-	printf("received=%u applied=%u given_back=%u rolled_back=%u swallowed=%u forbidden=%u "
-	       "refused=%u p50_us=%u max_us=%u\n",
-		c->received, c->applied, c->given_back, c->rolled_back, c->swallowed, c->forbidden,
-		c->refused, c->times > 0 ? c->times_us[c->times / 2] : 0,
+	printf("received=%u applied=%u given_back=%u rolled_back=%u swallowed=%u outdated=%u "
+	       "forbidden=%u refused=%u p50_us=%u max_us=%u\n",
+		c->received, c->applied, c->given_back, c->rolled_back, c->swallowed, c->outdated,
+		c->forbidden, c->refused, c->times > 0 ? c->times_us[c->times / 2] : 0,
 		c->times > 0 ? c->times_us[c->times - 1] : 0);
 }
 
