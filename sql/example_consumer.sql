@@ -47,21 +47,21 @@ SET @is_new = ROW_COUNT();
 INSERT INTO `order_view` (`order_id`, `state`, `version`)
 SELECT @order_id, 'created', @version FROM DUAL WHERE @is_new = 1 AND @event_type = 'created'
 ON DUPLICATE KEY UPDATE `order_id` = `order_view`.`order_id`;
-SET @applied = ROW_COUNT();
 
 -- The row version, and the state check: what may follow what.
 UPDATE `order_view` SET `state` = @event_type, `version` = @version
 WHERE @is_new = 1 AND `order_id` = CONVERT(@order_id USING utf8mb4) COLLATE utf8mb4_bin AND `version` < @version
   AND CONCAT(`state`, '>', @event_type) IN
       ('created>paid', 'paid>shipped', 'created>cancelled', 'paid>cancelled');
-SET @applied = @applied + ROW_COUNT();
 
--- Neither applied nor old news: it cannot be, and nobody but people can tell why.
+-- Applied, or old news: then the row has this version or a newer one. Otherwise the event cannot be, and
+-- nobody but people can tell why. (Ask the row, not ROW_COUNT(): with CLIENT_FOUND_ROWS, the default of
+-- JDBC among others, rows count for it that were found and not changed.)
 INSERT INTO `reconciliation` (`event_id`, `consumer_name`, `order_id`, `event_type`, `version`, `found_state`)
 SELECT @event_id, 'inventory', @order_id, @event_type, @version,
   (SELECT `state` FROM `order_view` WHERE `order_id` = CONVERT(@order_id USING utf8mb4) COLLATE utf8mb4_bin)
 FROM DUAL
-WHERE @is_new = 1 AND @applied = 0 AND NOT EXISTS (
+WHERE @is_new = 1 AND NOT EXISTS (
   SELECT 1 FROM `order_view`
   WHERE `order_id` = CONVERT(@order_id USING utf8mb4) COLLATE utf8mb4_bin AND `version` >= @version);
 

@@ -12,9 +12,10 @@
 
 struct db {
 	MYSQL *mysql;
+	unsigned long flags;
 };
 
-static MYSQL *try_connect(void)
+static MYSQL *try_connect(unsigned long flags)
 {
 	const struct env *env = env_get();
 	MYSQL *mysql = mysql_init(NULL);
@@ -27,7 +28,7 @@ static MYSQL *try_connect(void)
 	/* whatever a test makes the defaults of the server */
 	mysql_options(mysql, MYSQL_INIT_COMMAND, "SET autocommit=1,sql_mode='STRICT_ALL_TABLES'");
 	if (mysql_real_connect(mysql, env->db_host, env->db_user, env->db_password, NULL,
-		    env->db_port, NULL, CLIENT_MULTI_STATEMENTS) != NULL)
+		    env->db_port, NULL, CLIENT_MULTI_STATEMENTS | flags) != NULL)
 		return mysql;
 	if (mysql_errno(mysql) != 2002 && mysql_errno(mysql) != 2003 &&
 		mysql_errno(mysql) != 2013 && mysql_errno(mysql) != 1053)
@@ -42,21 +43,32 @@ void db_reopen(struct db *db, int64_t ms)
 
 	if (db->mysql != NULL)
 		mysql_close(db->mysql);
-	while ((db->mysql = try_connect()) == NULL) {
+	while ((db->mysql = try_connect(db->flags)) == NULL) {
 		if (env_now_us() > until)
 			FAIL("no connection to the database within %" PRId64 " ms", ms);
 		env_sleep_ms(50);
 	}
 }
 
-struct db *db_open(void)
+static struct db *open_with(unsigned long flags)
 {
 	struct db *db = calloc(1, sizeof(*db));
 
 	if (db == NULL)
 		FAIL("out of memory");
+	db->flags = flags;
 	db_reopen(db, 10000);
 	return db;
+}
+
+struct db *db_open(void)
+{
+	return open_with(0);
+}
+
+struct db *db_open_found_rows(void)
+{
+	return open_with(CLIENT_FOUND_ROWS);
 }
 
 void db_close(struct db *db)
@@ -353,7 +365,7 @@ static void *produce(void *arg)
 		uint64_t n = step(&p->p, done);
 		unsigned code;
 
-		if (db.mysql == NULL && (db.mysql = try_connect()) == NULL) {
+		if (db.mysql == NULL && (db.mysql = try_connect(db.flags)) == NULL) {
 			env_sleep_ms(100);
 			continue;
 		}

@@ -8,6 +8,8 @@
 struct db;
 
 struct db *db_open(void);
+/* A client to which rows count as affected that were found, changed or not: as of JDBC. */
+struct db *db_open_found_rows(void);
 void db_close(struct db *db);
 /* After the server was away: connects anew, for up to `ms`. */
 void db_reopen(struct db *db, int64_t ms);
