@@ -1,7 +1,8 @@
 -- inbox_event: which events a consumer has had, so that a message delivered twice has its effect
 -- once. Create it in the consumer's own database; example_consumer.sql shows its use.
 --
--- The key is compared by bytes: a case-insensitive one would take 'aB' for 'Ab' and swallow it.
+-- The key tells 'aB' from 'Ab': a case-insensitive one would swallow the second. Ids that differ in
+-- nothing but spaces at the end are one key, as in the outbox.
 -- MySQL 8.0.1 or newer, MariaDB 10.6 or newer. May be run again: it changes nothing that exists.
 CREATE TABLE IF NOT EXISTS `inbox_event` (
   `event_id` VARCHAR(64) NOT NULL COMMENT 'message_id of the message',

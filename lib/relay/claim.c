@@ -76,7 +76,6 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	ev->origin = (uint8_t) class;
 	ev->takeovers = takeovers;
 	ev->sent_before = class == ROW_EXPIRED; /* its last owner may have sent it */
-	ev->came_back = failure_is(FAIL_UNROUTABLE, row->last_error);
 	if (failure_is(FAIL_CONFIRM_TIMEOUT, row->last_error)) { /* not at its neighbours' cost */
 		ev->alone = ev->sent_before = true;
 		ev->timeouts = 1;

@@ -57,7 +57,6 @@ struct event {
 	bool hazard : 1;       /* later ones of its aggregate went before it */
 	bool again : 1;        /* its verdict may stand: the outcome of a COMMIT was lost */
 	bool left : 1;      /* its verdict could not be written: locked by somebody, or refused */
-	bool came_back : 1; /* returned before, at its last try */
 	uint16_t timeouts;  /* how often no confirm came in time, at least */
 	uint32_t takeovers; /* see struct row_sink */
 	uint32_t retry_count;

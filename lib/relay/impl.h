@@ -25,9 +25,10 @@
 #define OVERDUE_GRACE_US (1 * US_PER_SEC)
 /* A verdict waits at most so long for company while other work goes on. */
 #define SETTLE_AGE_US (50 * US_PER_MS)
-/* So many first attempts returned in a row, with nothing confirmed between, are an outage of the
- * route. */
+/* So many messages returned in a row, of at least so many rows, with nothing confirmed between, are
+ * an outage of the route. */
 #define ROUTE_RETURNS 50
+#define ROUTE_ROWS 25
 /* Then a few rows at a time probe it, so many times more each time they all come back: it may be
  * only these many that nobody wants, and others wait behind them. */
 #define ROUTE_PROBE_GROWTH 4
@@ -165,7 +166,8 @@ struct relay {
 	struct circuit broken; /* the route */
 	bool broken_returns;   /* why: everything comes back; else: the exchange is missing or
 				  forbidden */
-	unsigned returned_streak;
+	unsigned returned_streak, returned_rows;
+	uint64_t returned_ids[ROUTE_ROWS];
 	unsigned probe_rows; /* while everything comes back: how many the next probe takes */
 	struct err route_err;
 

@@ -293,17 +293,26 @@ static void all_returned(struct relay *r, const char *why)
 	}
 }
 
+/* A few rows that nobody wants come back time and again, and tell nothing of the route. */
+static void note_returned(struct relay *r, uint64_t id)
+{
+	for (unsigned i = 0; i < r->returned_rows; i++)
+		if (r->returned_ids[i] == id)
+			return;
+	if (r->returned_rows < ROUTE_ROWS)
+		r->returned_ids[r->returned_rows++] = id;
+}
+
 static void on_returned(struct relay *r, struct event *ev, unsigned code, const char *text)
 {
 	char where[600], why[800], held[900];
 
 	describe_route(r, ev, where, sizeof(where));
 	snprintf(why, sizeof(why), "%u %s: %s", code, text != NULL ? text : "", where);
-	/* Only first attempts tell of the route as a whole: rows that nobody wants come back time
-	 * and again. */
-	if (ev->retry_count == 0 && !ev->came_back && r->returned_streak < ROUTE_RETURNS)
+	if (r->returned_streak < ROUTE_RETURNS)
 		r->returned_streak++;
-	if (r->returned_streak >= ROUTE_RETURNS) {
+	note_returned(r, ev->id);
+	if (r->returned_streak >= ROUTE_RETURNS && r->returned_rows >= ROUTE_ROWS) {
 		all_returned(r, why);
 		snprintf(held, sizeof(held), "UNROUTABLE: not charged, everything comes back: %s",
 			why);
@@ -341,7 +350,7 @@ static void on_outcome(void *arg, void *cookie, enum outcome how, unsigned code,
 	metric_observe(
 		r->metrics->confirm_seconds, (double)(r->now_us - ev->since_us) / US_PER_SEC);
 	if (how != OUTCOME_RETURNED) {
-		r->returned_streak = 0;
+		r->returned_streak = r->returned_rows = 0;
 		route_works(r);
 	} else if (r->broken.open && !r->broken_returns) {
 		route_works(r); /* the exchange is back; that nothing is bound to it is another
@@ -368,18 +377,31 @@ static bool about_exchange(unsigned code)
 	return code == 404 || code == 403;
 }
 
+/* The exchange may be written to, but not with this routing key (topic permissions of RabbitMQ). */
+static bool about_topic(const char *text)
+{
+	return strstr(text, "access to topic '") != NULL;
+}
+
 static void on_guilty(struct relay *r, struct event *ev, unsigned code, const char *text)
 {
-	char why[400];
+	char why[400], held[500];
 
 	list_del(&ev->link);
 	r->out_count[CHANNEL_QUARANTINE]--;
 	snprintf(why, sizeof(why), "%u %s", code, text);
+	snprintf(held, sizeof(held), "%s: not charged, unless others get through: %s",
+		failure_name(FAIL_REFUSED), why);
 	if (ev->lost) {
 		verdict_lost(r, ev);
-	} else if (about_exchange(code) && r->exchange_fixed) {
+	} else if (about_exchange(code) && r->exchange_fixed &&
+		   !(about_topic(text) && is_proven(r, ev->exchange))) {
 		relay_route_failed(r, false, why);
-		verdict_released(r, ev);
+		/* where it may be the row's own key, the next probe takes another */
+		if (about_topic(text))
+			verdict_held(r, ev, ROUTE_HOLD_US, held);
+		else
+			verdict_released(r, ev);
 	} else {
 		verdict_dead(r, ev,
 			strstr(text, "message size") != NULL ? FAIL_TOO_LARGE : FAIL_REFUSED, why);
@@ -404,7 +426,7 @@ static void on_channel_closed(void *arg, enum channel ch, unsigned code, const c
 			on_guilty(r, guilty, code, text);
 		return;
 	}
-	if (about_exchange(code))
+	if (about_exchange(code) && !about_topic(text))
 		r->proven_count = r->proven_next = 0;
 	publish_forget(r, CHANNEL_FAST, true);
 }

@@ -224,6 +224,76 @@ START_TEST(twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_nei
 END_TEST
 
 /* MySQL renders a JSON value as empty text where that text would exceed the limit. */
+static void allow_topics(const struct rig *r, const char *pattern)
+{
+	const char *allow[] = { "set_topic_permissions", "-p", "/", env_get()->mq_user, r->exchange,
+		pattern, ".*", NULL };
+	const char *clear[] = { "clear_topic_permissions", "-p", "/", env_get()->mq_user,
+		r->exchange, NULL };
+
+	mq_control(pattern != NULL ? allow : clear);
+}
+
+START_TEST(an_event_whose_routing_key_is_forbidden_ends_dead_and_the_others_go)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("topic");
+	struct production p = { .first = 1, .count = 300, .aggregates = 30 };
+
+	rig_open(&r, 1);
+	add_event(&r, "first", "a0", "secret");
+	db_produce(r.db, &r.schema[0], &p);
+	add_event(&r, "forbidden", "b1", "secret");
+	p.first = 1001;
+	db_produce(r.db, &r.schema[0], &p);
+	allow_topics(&r, "^order\\.(created|changed)$");
+	rig_conf(&r, &c);
+	daemon_configure(d, &c);
+	daemon_start(d);
+	rig_wait_none(&r, 0, "status<>'SENT' AND aggregate_id NOT IN ('a0','b1')", 10000);
+	WAIT_FOR(30000, rig_rows(&r, 0, "status='DEAD'") == 2);
+	require_dead(&r, "forbidden", "REFUSED", 0);
+	require_dead(&r, "first", "REFUSED", 0);
+	REQUIRE_INT(rig_rows(&r, 0, "retry_count>0"), ==, 0);
+	REQUIRE_INT(daemon_log(d, "route broken", NULL), <=, 1);
+	daemon_stop(d);
+	allow_topics(&r, NULL);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
+/* Each aggregate has one event out at a time, and it goes again and again. */
+START_TEST(where_everything_comes_back_nobody_is_charged_to_death_however_few_the_aggregates)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("unbound");
+	struct production p = { .first = 1, .count = 200, .aggregates = 40 };
+
+	rig_open(&r, 1);
+	mq_unbind(r.mq, r.queue, r.exchange, "#");
+	db_produce(r.db, &r.schema[0], &p);
+	rig_conf(&r, &c);
+	c.max_attempts = 3;
+	c.retry_base_ms = 200;
+	c.retry_cap_ms = 400;
+	daemon_configure(d, &c);
+	daemon_start(d);
+	WAIT_FOR(10000, daemon_log(d, "route broken", NULL) > 0);
+	usleep(3000000); /* a good many attempts, were it not known */
+	REQUIRE_INT(rig_rows(&r, 0, "status='DEAD'"), ==, 0);
+	REQUIRE_INT(rig_rows(&r, 0, "retry_count>1"), <=, 10);
+	mq_bind(r.mq, r.queue, r.exchange, "#");
+	rig_wait_sent(&r, 0, 40000);
+	REQUIRE_INT(rig_rows(&r, 0, "status<>'SENT'"), ==, 0);
+	daemon_stop(d);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 START_TEST(a_payload_that_the_database_does_not_give_is_never_sent_empty)
 {
 	struct rig r;
@@ -296,5 +366,7 @@ END_TEST
 RIG_MAIN("daemon: failures", 90, an_unroutable_event_is_retried_as_configured_and_ends_dead_alone,
 	a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no_more,
 	twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_neighbours_nothing,
+	an_event_whose_routing_key_is_forbidden_ends_dead_and_the_others_go,
+	where_everything_comes_back_nobody_is_charged_to_death_however_few_the_aggregates,
 	a_payload_that_the_database_does_not_give_is_never_sent_empty,
 	failing_rows_at_the_head_of_the_table_do_not_starve_those_behind)
