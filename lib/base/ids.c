@@ -17,3 +17,18 @@ void ids_sort(uint64_t *ids, size_t count)
 			return;
 		}
 }
+
+size_t ids_find(const uint64_t *ids, size_t count, uint64_t id)
+{
+	size_t low = 0, high = count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (ids[middle] < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < count && ids[low] == id ? low : count;
+}

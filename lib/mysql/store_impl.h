@@ -11,6 +11,9 @@
  * every one before it. */
 #define CASES_MAX 50
 
+/* After somebody's lock was waited for in vain, nobody's is for so long. */
+#define LOCKED_US (10 * US_PER_SEC)
+
 /* The name of the lock that elects a source's leader; one name for one table: where the server
  * takes Shop and shop for the same, so does the lock. */
 #define LOCK_NAME_MAX 64

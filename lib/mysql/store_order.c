@@ -2,10 +2,12 @@
  * reads, except for the release of waiting rows, which is one short transaction. */
 #include "base/ids.h"
 #include "base/str.h"
+#include "mysql/errors.h"
 #include "mysql/statements_order.h"
 #include "mysql/store_impl.h"
 #include "mysql/values.h"
 #include "mysql/walk.h"
+#include "sys/clock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -196,10 +198,12 @@ struct releasing {
 	struct mysql_store *store;
 	struct order_walk walk; /* as far as it has come */
 	bool pass_dead;
-	size_t count;     /* waiting rows met, in store->ids */
-	unsigned pending; /* of those */
+	size_t count; /* waiting rows met: store->keys, in their order */
+	bool pending[SQL_IDS_MAX];
 	unsigned seen;
 	bool full;
+	uint64_t free[SQL_IDS_MAX]; /* those that nobody has locked */
+	size_t free_count;
 };
 
 static int row_behind(
@@ -216,8 +220,8 @@ static int row_behind(
 			w->full = true;
 			return 0;
 		}
-		w->store->ids[w->count++] = step.at.id;
-		w->pending += value_is(v[WALK_STATUS], "PENDING");
+		w->pending[w->count] = value_is(v[WALK_STATUS], "PENDING");
+		w->store->keys[w->count++] = step.at;
 	} else if (step.bars && step.head != HEAD_READY && step.head != HEAD_OWNED) {
 		w->walk.barred = true;
 		w->walk.by = step.head;
@@ -229,34 +233,107 @@ static int row_behind(
 	return 0;
 }
 
+static int row_free(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct releasing *w = arg;
+
+	(void)statement, (void)count, (void)e;
+	if (w->free_count < SQL_IDS_MAX && value_id(v[0], &w->free[w->free_count]))
+		w->free_count++;
+	return 0;
+}
+
+static void sorted_ids(struct mysql_store *s, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		s->ids[i] = s->keys[i].id;
+	ids_sort(s->ids, count);
+}
+
+/* Locks what can be locked; the walk ends before the first row that cannot. */
+static int lock_free(struct releasing *w, struct place from, struct err *e)
+{
+	struct mysql_store *s = w->store;
+	struct reply r = { .row = row_free, .arg = w };
+
+	sorted_ids(s, w->count);
+	buf_reset(&s->text);
+	buf_adds(&s->text, "START TRANSACTION;");
+	sql_keys(&s->text, &s->table, s->ids, w->count);
+	sql_lock_rows(&s->text, false);
+	if (store_run(s, &r, e) < 0)
+		return session_rollback(s->session, e);
+	ids_sort(w->free, w->free_count);
+	for (size_t i = 0; i < w->count; i++) {
+		if (ids_find(w->free, w->free_count, s->keys[i].id) < w->free_count)
+			continue;
+		w->walk.at = i > 0 ? s->keys[i - 1] : from;
+		w->walk.ended = false;
+		w->walk.barred = true;
+		w->walk.by = HEAD_PROCESSING; /* whoever it is */
+		w->walk.due_us = US_PER_SEC;
+		w->count = i;
+	}
+	return 0;
+}
+
+static int release(struct releasing *w, struct place from, uint64_t *matched, struct err *e)
+{
+	struct mysql_store *s = w->store;
+	bool locked = clock_mono_us() < s->locked_until_us;
+	struct reply r = { 0 };
+
+	if (locked && lock_free(w, from, e) < 0)
+		return -1;
+	if (w->count > 0) {
+		sorted_ids(s, w->count);
+		sql_release_waiting(&s->text, &s->table, s->ids, w->count);
+	} else {
+		buf_adds(&s->text, "DO 0");
+	}
+	if (locked)
+		buf_adds(&s->text, ";COMMIT");
+	if (store_run(s, &r, e) == 0) {
+		*matched = r.matched;
+		return 0;
+	}
+	if (!locked && e->kind != ERR_LINK && mysql_error_locked((unsigned)e->code)) {
+		s->locked_until_us = clock_mono_us() + LOCKED_US;
+		session_begin(s->session);
+		return release(w, from, matched, e);
+	}
+	return locked ? session_rollback(s->session, e) : -1;
+}
+
 int mysql_store_release_waiting(
 	struct store *base, struct order_walk *walk, bool pass_dead, struct err *e)
 {
 	struct mysql_store *s = store_of(base);
 	struct releasing w = { .store = s, .walk = *walk, .pass_dead = pass_dead };
-	struct reply found = { .row = row_behind, .arg = &w }, r = { 0 };
+	struct reply found = { .row = row_behind, .arg = &w };
+	uint64_t matched = 0;
+	unsigned pending = 0;
 
 	if (w.walk.limit > SQL_IDS_MAX)
 		w.walk.limit = SQL_IDS_MAX;
 	w.walk.ended = w.walk.barred = false;
-	if (begin(s, e) < 0 || ROOM(s, ids, w.walk.limit, e) < 0)
+	if (begin(s, e) < 0 || ROOM(s, ids, w.walk.limit, e) < 0 ||
+		ROOM(s, keys, w.walk.limit, e) < 0)
 		return store_failed(s, e, "release waiting");
 	sql_behind(&s->text, &s->table, s->owner_sql, walk->aggregate_type, walk->aggregate_id,
 		walk->at, PAGE);
 	if (store_run(s, &found, e) < 0)
 		return store_failed(s, e, "release waiting");
 	w.walk.ended = !w.full && !w.walk.barred && w.seen < PAGE;
-	if (w.count > 0) {
-		ids_sort(s->ids, w.count);
-		sql_release_waiting(&s->text, &s->table, s->ids, w.count);
-		if (store_run(s, &r, e) < 0)
-			return store_failed(s, e, "release waiting");
-	}
-	w.walk.released = (unsigned)r.matched;
+	if (w.count > 0 && release(&w, walk->at, &matched, e) < 0)
+		return store_failed(s, e, "release waiting");
+	for (size_t i = 0; i < w.count; i++)
+		pending += w.pending[i];
+	w.walk.released = (unsigned)matched;
 	/* what no longer waited was not theirs to release, whichever it was */
-	w.walk.fresh = w.pending + r.matched > w.count
-			       ? w.pending + (unsigned)r.matched - (unsigned)w.count
-			       : 0;
+	w.walk.fresh =
+		pending + matched > w.count ? pending + (unsigned)matched - (unsigned)w.count : 0;
 	*walk = w.walk;
 	return 0;
 }

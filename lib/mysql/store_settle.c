@@ -10,9 +10,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* After somebody's lock was waited for in vain, nobody's is for so long. */
-#define LOCKED_US (10 * US_PER_SEC)
-
 static size_t at_most(size_t a, size_t b)
 {
 	return a < b ? a : b;
@@ -324,25 +321,18 @@ static int row_renewed(
 	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
 {
 	struct renewing *r = arg;
-	size_t low = 0, high = r->count;
+	size_t i;
 	uint64_t id;
 
 	(void)count, (void)e;
 	if (!value_id(v[0], &id) || !value_true(v[1]))
 		return 0;
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (r->ids[middle] < id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low == r->count || r->ids[low] != id)
+	i = ids_find(r->ids, r->count, id);
+	if (i == r->count)
 		return 0;
-	r->out[low] = LEASE_LOCKED;
+	r->out[i] = LEASE_LOCKED;
 	if (statement > r->chunks) {
-		r->out[low] = LEASE_RENEWED;
+		r->out[i] = LEASE_RENEWED;
 		r->ours[r->ours_count++] = id;
 	}
 	return 0;

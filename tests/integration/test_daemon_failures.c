@@ -224,6 +224,50 @@ START_TEST(twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_nei
 END_TEST
 
 /* MySQL renders a JSON value as empty text where that text would exceed the limit. */
+/* For as long as it takes, and the lease is short. */
+START_TEST(rows_that_somebody_locks_in_flight_cost_their_neighbours_neither_time_nor_a_copy)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("locked");
+	struct db *other = NULL;
+	struct production p = { .first = 1, .count = 300, .aggregates = 60 };
+	struct allowance nothing = { 0 };
+
+	rig_open(&r, 1);
+	other = db_open();
+	rig_conf(&r, &c);
+	c.lease_ms = 8000;
+	c.confirm_ms = 2000;
+	c.query_ms = 2000;
+	daemon_configure(d, &c);
+	mq_alarm(true);
+	db_produce(r.db, &r.schema[0], &p);
+	daemon_start(d);
+	WAIT_FOR(10000, rig_rows(&r, 0, "status='PROCESSING'") > 0);
+	db_exec(other,
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; SELECT "
+		"id FROM %s.outbox_event FORCE INDEX (PRIMARY) WHERE status='PROCESSING' ORDER BY "
+		"id LIMIT 1 FOR UPDATE",
+		r.schema[0].name);
+	mq_alarm(false);
+	rig_wait_none(&r, 0, "status<>'SENT' AND status<>'PROCESSING'", 20000);
+	WAIT_FOR(10000, rig_rows(&r, 0, "status<>'SENT'") == 1);
+	usleep(9000000); /* more than a lease */
+	p.first = 1001;
+	db_produce(r.db, &r.schema[0], &p);
+	WAIT_FOR(10000, rig_rows(&r, 0, "status<>'SENT'") == 1);
+	REQUIRE(daemon_log(d, "not settled, the others were", NULL) >= 1);
+	db_exec(other, "ROLLBACK");
+	rig_wait_sent(&r, 0, 10000);
+	daemon_stop(d);
+	rig_judge(&r, 0, &nothing, NULL);
+	db_close(other);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 static void allow_topics(const struct rig *r, const char *pattern)
 {
 	const char *allow[] = { "set_topic_permissions", "-p", "/", env_get()->mq_user, r->exchange,
@@ -366,6 +410,7 @@ END_TEST
 RIG_MAIN("daemon: failures", 90, an_unroutable_event_is_retried_as_configured_and_ends_dead_alone,
 	a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no_more,
 	twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_neighbours_nothing,
+	rows_that_somebody_locks_in_flight_cost_their_neighbours_neither_time_nor_a_copy,
 	an_event_whose_routing_key_is_forbidden_ends_dead_and_the_others_go,
 	where_everything_comes_back_nobody_is_charged_to_death_however_few_the_aggregates,
 	a_payload_that_the_database_does_not_give_is_never_sent_empty,

@@ -2599,6 +2599,37 @@ START_TEST(waiting_rows_are_released_in_their_order_up_to_what_bars_the_rest)
 }
 END_TEST
 
+START_TEST(waiting_rows_are_released_up_to_one_that_somebody_has_locked)
+{
+	struct store *s = fresh_store(ddl_outbox);
+	struct order_walk w = { 0 };
+	int64_t start;
+
+	free_store(s);
+	s = store_as(&ordered, "me/1/0");
+	look(s);
+	add_rows(9);
+	sql("UPDATE outbox_event SET aggregate_id='a',next_retry_at=NOW(6)+INTERVAL 1 HOUR,"
+	    "last_error='WAITING: behind e0';"
+	    "START TRANSACTION; SELECT id FROM outbox_event FORCE INDEX (PRIMARY) WHERE id=5 FOR "
+	    "UPDATE");
+	w.at.created_us = US_PER_SEC;
+	ck_assert_int_eq(walk_on(s, &w, "a", 100), 4);
+	ck_assert_uint_eq(w.fresh, 4);
+	ck_assert(w.barred && !w.ended);
+	ck_assert_int_eq(w.by, HEAD_PROCESSING);
+	ck_assert_uint_eq(w.at.id, 4);
+	start = clock_mono_us();
+	ck_assert_int_eq(walk_on(s, &w, "a", 100), 0);
+	ck_assert(w.barred && !w.ended);
+	ck_assert_int_lt(clock_mono_us() - start, US_PER_SEC / 2); /* not waited for again */
+	sql("ROLLBACK");
+	ck_assert_int_eq(walk_on(s, &w, "a", 100), 5);
+	ck_assert(w.ended && !w.barred);
+	free_store(s);
+}
+END_TEST
+
 START_TEST(the_last_row_sent_is_told_those_of_the_future_apart)
 {
 	struct store *s = fresh_store(ddl_outbox);
@@ -2908,6 +2939,7 @@ int main(void)
 		the_nearest_unsent_predecessor_is_found,
 		a_head_that_waits_itself_is_named_by_what_it_waits_for,
 		waiting_rows_are_released_in_their_order_up_to_what_bars_the_rest,
+		waiting_rows_are_released_up_to_one_that_somebody_has_locked,
 		the_last_row_sent_is_told_those_of_the_future_apart,
 		all_that_bars_an_aggregate_is_listed_page_by_page,
 		check_finds_nothing_wrong_with_our_table,
