@@ -8,7 +8,7 @@ static unsigned collect(struct relay *r)
 	list_each (pos, &r->settling) {
 		struct event *ev = container_of(pos, struct event, link);
 
-		if (count == STATEMENT_IDS)
+		if (count == relay_rows(r, STATEMENT_IDS))
 			break;
 		if (ev->verdict == SETTLE_SENT && !ev->left)
 			r->events[count++] = ev;

@@ -11,6 +11,7 @@ static unsigned claim_limit(const struct relay *r)
 
 	if (limit > r->source->max_in_flight)
 		limit = r->source->max_in_flight;
+	limit = relay_rows(r, limit);
 	/* What is left of the byte bound, in rows of the size seen so far. One row always fits an
 	 * empty window. */
 	if (r->row_bytes > 0 && bytes < (double)limit * r->row_bytes)
@@ -549,6 +550,7 @@ static void claim(struct relay *r, const struct store_look *look)
 	r->claims++;
 	if (r->store->ops->claim(r->store, &spec, &sink, &unknown, &e) < 0) {
 		relay_clock(r);
+		relay_db_took(r, start_us, &e);
 		if (unknown)
 			release_staged(r);
 		else
@@ -564,6 +566,7 @@ static void claim(struct relay *r, const struct store_look *look)
 		return;
 	}
 	relay_clock(r);
+	relay_db_took(r, start_us, NULL);
 	relay_db_worked(r);
 	metric_observe(r->metrics->claim_seconds, (double)(r->now_us - start_us) / US_PER_SEC);
 	/* One met while others were in the window was left for when that is empty. Leases that

@@ -143,9 +143,11 @@ struct relay {
 	bool may_exist[ROW_CLASSES];
 	int64_t next_due_us; /* when one of those that are delayed falls due, as far as we know */
 	unsigned claimed[ROW_CLASSES]; /* by the last claim */
-	int64_t look_us;               /* what the last look took */
-	int64_t next_expired_us;       /* when to look for expired leases again */
-	int64_t next_renew_us;         /* when to look for leases to renew again */
+	/* Where writes take longer than query_timeout they are halved, so many times. */
+	unsigned halvings;
+	int64_t look_us;         /* what the last look took */
+	int64_t next_expired_us; /* when to look for expired leases again */
+	int64_t next_renew_us;   /* when to look for leases to renew again */
 
 	/* broker */
 	bool mq_up, blocked;
@@ -195,7 +197,15 @@ static inline unsigned relay_in_flight(const struct relay *r)
 
 int64_t relay_clock(struct relay *r); /* reads the clock into r->now_us */
 
+/* So many of `rows` make a write that ends in time. */
+static inline unsigned relay_rows(const struct relay *r, unsigned rows)
+{
+	return rows >> r->halvings > 0 ? rows >> r->halvings : 1;
+}
+
 /* relay.c */
+/* A write that began at `start_us` has ended, or failed with that error (NULL: it has not). */
+void relay_db_took(struct relay *r, int64_t start_us, const struct err *e);
 /* While a claim is under way: what the broker and the second session have said, what can be sent,
  * and the next batch of SENT. */
 void relay_meanwhile(void *relay);

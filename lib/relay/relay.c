@@ -7,6 +7,7 @@
 
 /* After an outage every relay of a fleet comes back within seconds of the server, but not all at
  * once. */
+#define HALVINGS_MAX 12
 #define CIRCUIT_BASE_US (200 * US_PER_MS)
 #define CIRCUIT_CAP_US (5 * US_PER_SEC)
 #define ROUTE_BASE_US (1 * US_PER_SEC)
@@ -64,6 +65,21 @@ void relay_db_failed(struct relay *r, const char *what, struct err *e)
 	r->loading = false;
 	metric_set(r->metrics->source_up, 0);
 	metric_set(r->metrics->leader, 0);
+}
+
+void relay_db_took(struct relay *r, int64_t start_us, const struct err *e)
+{
+	int64_t limit_us = r->source->database.query_timeout_us, took_us = r->now_us - start_us;
+
+	if (e == NULL) {
+		r->halvings -= r->halvings > 0 && took_us < limit_us / 8;
+	} else if (e->kind == ERR_LINK && took_us >= limit_us / 4 * 3 &&
+		   r->halvings < HALVINGS_MAX) {
+		r->halvings++;
+		log_warn("relay", "took longer than query_timeout: with fewer rows from now on",
+			F_STR("source", r->source->name), F_US("took", took_us),
+			F_UINT("rows", relay_rows(r, r->source->batch)));
+	}
 }
 
 void relay_db_worked(struct relay *r)

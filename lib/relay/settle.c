@@ -207,7 +207,7 @@ void verdict_charged(struct relay *r, struct event *ev, enum failure f, const ch
 {
 	const struct retry_conf *retry = &r->source->retry;
 
-	if (ev->retry_count < UINT32_MAX)
+	if (ev->retry_count < INT32_MAX) /* the column is an INT */
 		ev->retry_count++;
 	if (ev->retry_count >= retry->max_attempts) {
 		verdict_dead(r, ev, f, text);
@@ -308,7 +308,7 @@ void release_unsent(struct relay *r)
 
 unsigned settle_full(const struct relay *r)
 {
-	return r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS;
+	return relay_rows(r, r->source->batch < STATEMENT_IDS ? r->source->batch : STATEMENT_IDS);
 }
 
 int64_t settle_next(const struct relay *r)
@@ -424,6 +424,7 @@ bool settle_turn(struct relay *r)
 	unsigned count = 0;
 	bool unknown = false;
 	struct err e = { 0 };
+	int64_t start_us;
 
 	if (r->left_count > 0 && r->now_us >= r->left_until_us)
 		take_up_left(r);
@@ -432,7 +433,7 @@ bool settle_turn(struct relay *r)
 	if (beside_begin(r))
 		return true;
 	list_each (pos, &r->settling) {
-		if (count == STATEMENT_IDS)
+		if (count == relay_rows(r, STATEMENT_IDS))
 			break;
 		r->events[count++] = container_of(pos, struct event, link);
 	}
@@ -449,14 +450,17 @@ bool settle_turn(struct relay *r)
 			.again = ev->again,
 		};
 	}
+	start_us = relay_clock(r);
 	if (r->store->ops->settle(r->store, r->settles, count, &unknown, &e) < 0) {
 		relay_clock(r);
+		relay_db_took(r, start_us, &e);
 		for (unsigned i = 0; unknown && i < count; i++)
 			settle_again(r, r->events[i]);
 		relay_db_failed(r, "settle", &e);
 		return true;
 	}
 	relay_clock(r);
+	relay_db_took(r, start_us, NULL);
 	relay_db_worked(r);
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];
@@ -478,7 +482,7 @@ static unsigned collect_renewals(struct relay *r, struct list *l, int64_t before
 	list_each (pos, l) {
 		struct event *ev = container_of(pos, struct event, link);
 
-		if (count == STATEMENT_IDS)
+		if (count == relay_rows(r, STATEMENT_IDS))
 			break;
 		if (!ev->lost && ev->lease_end_us < before_us)
 			r->events[count++] = ev;
@@ -488,7 +492,7 @@ static unsigned collect_renewals(struct relay *r, struct list *l, int64_t before
 		list_each (q, &ev->lane->queue) {
 			struct event *queued = container_of(q, struct event, link);
 
-			if (count == STATEMENT_IDS)
+			if (count == relay_rows(r, STATEMENT_IDS))
 				break;
 			if (queued->lease_end_us < before_us)
 				r->events[count++] = queued;
@@ -532,7 +536,7 @@ bool renew_turn(struct relay *r)
 	count = 0;
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		count = collect_renewals(r, lists[i], r->now_us + high_us, count);
-	if (count < STATEMENT_IDS)
+	if (count < relay_rows(r, STATEMENT_IDS))
 		r->next_renew_us = r->now_us + lease_us / 8;
 	events_sort_by_id(r->events, count);
 	for (unsigned i = 0; i < count; i++)
@@ -540,10 +544,12 @@ bool renew_turn(struct relay *r)
 	start_us = relay_clock(r);
 	if (r->store->ops->renew(r->store, r->ids, r->leases, count, lease_us, &e) < 0) {
 		relay_clock(r);
+		relay_db_took(r, start_us, &e);
 		relay_db_failed(r, "renew", &e);
 		return true;
 	}
 	relay_clock(r);
+	relay_db_took(r, start_us, NULL);
 	relay_db_worked(r);
 	for (unsigned i = 0; i < count; i++) {
 		struct event *ev = r->events[i];

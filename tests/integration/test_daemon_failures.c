@@ -268,6 +268,31 @@ START_TEST(rows_that_somebody_locks_in_flight_cost_their_neighbours_neither_time
 }
 END_TEST
 
+START_TEST(where_a_batch_takes_longer_than_the_time_limit_smaller_ones_go)
+{
+	struct rig r;
+	struct conf c;
+	struct daemon *d = daemon_new("slow");
+	struct production p = { .first = 1, .count = 300, .aggregates = 60 };
+
+	rig_open(&r, 1);
+	rig_conf(&r, &c);
+	c.query_ms = 2000;
+	daemon_configure(d, &c);
+	db_produce(r.db, &r.schema[0], &p);
+	db_exec(r.db,
+		"CREATE TRIGGER %s.slow BEFORE UPDATE ON %s.outbox_event FOR EACH ROW DO "
+		"SLEEP(0.02)",
+		r.schema[0].name, r.schema[0].name);
+	daemon_start(d);
+	rig_wait_sent(&r, 0, 60000);
+	REQUIRE(daemon_log(d, "with fewer rows from now on", NULL) >= 1);
+	daemon_stop(d);
+	daemon_free(d);
+	rig_close(&r);
+}
+END_TEST
+
 static void allow_topics(const struct rig *r, const char *pattern)
 {
 	const char *allow[] = { "set_topic_permissions", "-p", "/", env_get()->mq_user, r->exchange,
@@ -411,6 +436,7 @@ RIG_MAIN("daemon: failures", 90, an_unroutable_event_is_retried_as_configured_an
 	a_returned_and_a_nacked_event_are_published_max_attempts_times_and_no_more,
 	twenty_poison_rows_of_seven_kinds_end_dead_and_cost_five_thousand_neighbours_nothing,
 	rows_that_somebody_locks_in_flight_cost_their_neighbours_neither_time_nor_a_copy,
+	where_a_batch_takes_longer_than_the_time_limit_smaller_ones_go,
 	an_event_whose_routing_key_is_forbidden_ends_dead_and_the_others_go,
 	where_everything_comes_back_nobody_is_charged_to_death_however_few_the_aggregates,
 	a_payload_that_the_database_does_not_give_is_never_sent_empty,
