@@ -594,8 +594,8 @@ static int row_foreign_key(
 			"the foreign key %s of %s keeps rows from being deleted%s: %s", name, table,
 			v[3].ptr == NULL ? ", unless it is ON DELETE CASCADE or SET NULL" : "",
 			c->conf->retention.sent_us == 0
-				? "with sent: 0s nothing is marked as sent beside such a row"
-				: "retention fails at the first that it refers to");
+				? "with sent: 0s such an event is never done with"
+				: "those stay");
 	return 0;
 }
 

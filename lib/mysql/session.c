@@ -624,7 +624,8 @@ static int setup_session(struct session *c, struct err *e)
 		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
 		"SET SESSION TRANSACTION READ WRITE;"
 		"SET autocommit=1,time_zone='+00:00',sql_mode='STRICT_ALL_TABLES',"
-		"completion_type=0,sql_safe_updates=0,sql_select_limit=DEFAULT,sql_big_selects=1,"
+		"completion_type=0,sql_safe_updates=0,sql_select_limit=18446744073709551615,max_"
+		"sort_length=1024,sql_big_selects=1,"
 		"sql_auto_is_null=0,innodb_lock_wait_timeout=%" PRId64 ",lock_wait_timeout=%" PRId64
 		",wait_timeout=%u,net_read_timeout=%" PRId64 ",net_write_timeout=%" PRId64,
 		lock_wait, lock_wait, c->options.wait_timeout_s, io + 1, io + 1);

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HALVINGS_MAX 12 /* of a write that takes too long */
 /* After an outage every relay of a fleet comes back within seconds of the server, but not all at
  * once. */
-#define HALVINGS_MAX 12
 #define CIRCUIT_BASE_US (200 * US_PER_MS)
 #define CIRCUIT_CAP_US (5 * US_PER_SEC)
 #define ROUTE_BASE_US (1 * US_PER_SEC)

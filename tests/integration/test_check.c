@@ -131,14 +131,14 @@ static const struct deployment deployments[] = {
 		"CREATE TABLE sending (event BIGINT UNSIGNED NOT NULL, CONSTRAINT fk_event FOREIGN "
 		"KEY (event) REFERENCES outbox_event (id)); GRANT SELECT ON sending TO $U",
 		"REVOKE ALL ON sending FROM $U; DROP TABLE sending", .severity = "warning",
-		.where = "outbox_event", .what = "retention fails at the first that it refers to",
+		.where = "outbox_event", .what = "keeps rows from being deleted",
 		.fix = "ALTER TABLE `$S`.`sending` DROP FOREIGN KEY `fk_event`" },
 	{ "a foreign key that stops the source",
 		"CREATE TABLE sending (event BIGINT UNSIGNED NOT NULL, CONSTRAINT fk_event FOREIGN "
 		"KEY (event) REFERENCES outbox_event (id)); GRANT SELECT ON sending TO $U",
 		"REVOKE ALL ON sending FROM $U; DROP TABLE sending", .from = "  batch: ",
 		.to = "  retention: { sent: 0s }\n  batch: ", .severity = "warning",
-		.where = "outbox_event", .what = "with sent: 0s nothing is marked as sent",
+		.where = "outbox_event", .what = "with sent: 0s such an event is never done with",
 		.fix = "DROP FOREIGN KEY `fk_event`" },
 	{ "a foreign key that deletes elsewhere",
 		"CREATE TABLE sending (event BIGINT UNSIGNED NOT NULL, CONSTRAINT fk_event FOREIGN "

@@ -1034,7 +1034,8 @@ START_TEST(hostile_server_defaults_change_nothing)
 	sql("SET GLOBAL sql_mode='ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,NO_ZERO_DATE,"
 	    "TRADITIONAL',GLOBAL character_set_server='latin1',GLOBAL time_zone='+05:30',"
 	    "GLOBAL autocommit=0,GLOBAL init_connect='SET NAMES latin1, sql_select_limit=1',"
-	    "GLOBAL wait_timeout=2,GLOBAL %s='SERIALIZABLE',GLOBAL completion_type=1",
+	    "GLOBAL wait_timeout=2,GLOBAL %s='SERIALIZABLE',GLOBAL completion_type=1,"
+	    "GLOBAL sql_select_limit=1,GLOBAL max_sort_length=4",
 		isolation);
 	/* whatever happens, the server becomes what it was */
 	rc = s->ops->connect(s, &e);
@@ -1047,7 +1048,8 @@ START_TEST(hostile_server_defaults_change_nothing)
 		rc = s->ops->look(s, false, &l, &e);
 	sql("SET GLOBAL sql_mode='%s',GLOBAL character_set_server='%s',GLOBAL time_zone='SYSTEM',"
 	    "GLOBAL autocommit=1,GLOBAL init_connect='',GLOBAL wait_timeout=28800,"
-	    "GLOBAL %s='REPEATABLE-READ',GLOBAL completion_type=0",
+	    "GLOBAL %s='REPEATABLE-READ',GLOBAL completion_type=0,"
+	    "GLOBAL sql_select_limit=18446744073709551615,GLOBAL max_sort_length=1024",
 		mode, charset, isolation);
 	ck_assert_msg(rc == 0, "%s", e.text);
 	ck_assert_uint_eq(k->count, 2);
