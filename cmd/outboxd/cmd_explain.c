@@ -80,6 +80,8 @@ static void say_who_leads(struct explain *x)
 		return;
 	if (l->connection == 0)
 		why(x, "; no relay leads the source");
+	else if (l->owner[0] != '\0')
+		why(x, "; %s leads the source", l->owner);
 	else
 		why(x, "; the session %llu%s%s leads the source", (unsigned long long)l->connection,
 			l->from[0] != '\0' ? " from " : "", l->from);

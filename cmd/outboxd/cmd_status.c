@@ -164,6 +164,8 @@ static void leader_text(const struct admin *a, const struct admin_leader *l, cha
 		snprintf(out, size, "-");
 	else if (l->connection == 0)
 		snprintf(out, size, "nobody");
+	else if (l->owner[0] != '\0')
+		snprintf(out, size, "%s", l->owner);
 	else
 		snprintf(out, size, "connection %llu%s%s", (unsigned long long)l->connection,
 			l->from[0] != '\0' ? " from " : "", l->from);

@@ -162,9 +162,20 @@ static int row_from(
 	return 0;
 }
 
+static int row_owner(
+	void *arg, unsigned statement, const struct slice *v, unsigned count, struct err *e)
+{
+	struct admin_leader *l = arg;
+
+	(void)statement, (void)count, (void)e;
+	admin_copy(l->owner, sizeof(l->owner), v[0]);
+	return 0;
+}
+
 int admin_leader(struct admin *a, struct admin_leader *out, struct err *e)
 {
-	struct reply r = { .row = row_leader, .arg = out }, from = { .row = row_from, .arg = out };
+	struct reply r = { .row = row_leader, .arg = out }, from = { .row = row_from, .arg = out },
+		     owner = { .row = row_owner, .arg = out };
 	struct err ignored;
 
 	*out = (struct admin_leader){ 0 };
@@ -177,7 +188,16 @@ int admin_leader(struct admin *a, struct admin_leader *out, struct err *e)
 	/* accounts may see their own sessions, others with PROCESS */
 	buf_addf(&a->text, "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID=%" PRIu64,
 		out->connection);
-	if (admin_run(a, &from, &ignored) < 0 && !session_is_open(a->session)) {
+	(void)admin_run(a, &from, &ignored);
+	/* of the sessions of this account; MariaDB mostly runs without */
+	if (session_is_open(a->session)) {
+		buf_addf(&a->text,
+			"SELECT ATTR_VALUE FROM performance_schema.session_account_connect_attrs "
+			"WHERE ATTR_NAME='" SESSION_OWNER_ATTR "' AND PROCESSLIST_ID=%" PRIu64,
+			out->connection);
+		(void)admin_run(a, &owner, &ignored);
+	}
+	if (!session_is_open(a->session)) {
 		*e = ignored;
 		return err_wrap(e, "who leads");
 	}

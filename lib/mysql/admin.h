@@ -41,7 +41,8 @@ int admin_sample(struct admin *a, struct table_sample *out, struct err *e) MUST_
 /* Who leads an ordered source. */
 struct admin_leader {
 	uint64_t connection; /* of the session that holds the source's lock; 0: nobody */
-	char from[120];      /* its address, where the account may know it */
+	char owner[129];     /* the relay's name, and */
+	char from[120];      /* its address: where the account may know them; else empty */
 };
 int admin_leader(struct admin *a, struct admin_leader *out, struct err *e) MUST_CHECK;
 

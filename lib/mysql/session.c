@@ -522,6 +522,9 @@ static int set_options(struct session *c, MYSQL *db, bool local, struct err *e)
 	mysql_options(db, MYSQL_SET_CHARSET_NAME, "utf8mb4");
 	if (c->options.program != NULL)
 		mysql_options4(db, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", c->options.program);
+	if (c->options.owner != NULL)
+		mysql_options4(
+			db, MYSQL_OPT_CONNECT_ATTR_ADD, SESSION_OWNER_ATTR, c->options.owner);
 	if (set_tls(c, db, e) < 0)
 		return -1;
 	return set_authentication(c, db, local, e);

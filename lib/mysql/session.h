@@ -36,7 +36,11 @@ struct session_options {
 	 * examined, not used. */
 	bool examine;
 	const char *program; /* shown by the server's performance_schema; borrowed */
+	const char *owner;   /* likewise, as SESSION_OWNER_ATTR; NULL: none */
 };
+
+/* Names the relay that a session belongs to, for those who ask who leads. */
+#define SESSION_OWNER_ATTR "outboxd_owner"
 
 struct server {
 	bool mariadb;

@@ -315,6 +315,7 @@ int mysql_store_new(struct store **out, const struct source_conf *conf, const ch
 		err_set(e, ERR_CONFIG, 0, "the owner's name is longer than 128 bytes: %s", owner);
 		goto fail;
 	}
+	options.owner = s->owner;
 	sql_add_string(&quoted, slice_str(owner));
 	if (quoted.failed || !str_copy(s->owner_sql, sizeof(s->owner_sql), quoted.data)) {
 		err_set(e, ERR_NOMEM, errno, "store");

@@ -135,11 +135,16 @@ START_TEST(status_counts_every_state_and_says_what_is_blocked)
 }
 END_TEST
 
+/* The server has no performance_schema where it is MariaDB. */
+static const char *leader_begins(void)
+{
+	return env_get()->mariadb ? "connection " : "admin/";
+}
+
 START_TEST(no_lease_makes_its_owner_the_leader)
 {
 	struct stage s;
 	struct json_object *o, *source;
-	char session[60];
 
 	stage_open(&s, "aggregate");
 	daemon_start(s.d);
@@ -151,9 +156,7 @@ START_TEST(no_lease_makes_its_owner_the_leader)
 	require_status(0);
 	o = command_json();
 	source = json_object_array_get_idx(json_member(o, "sources"), 0);
-	snprintf(session, sizeof(session), "connection %" PRId64 " from ",
-		json_number(source, "leader_connection"));
-	require_text(json_text(source, "leader"), session);
+	require_text(json_text(source, "leader"), leader_begins());
 	json_object_put(o);
 	daemon_stop(s.d);
 	stage_close(&s);
@@ -172,7 +175,7 @@ START_TEST(status_names_the_leader_and_fails_for_a_source_that_is_away)
 	require_status(0);
 	o = command_json();
 	list = json_member(o, "sources");
-	require_text(json_text(json_object_array_get_idx(list, 0), "leader"), "connection ");
+	require_text(json_text(json_object_array_get_idx(list, 0), "leader"), leader_begins());
 	REQUIRE_INT(json_number(json_object_array_get_idx(list, 0), "leader_connection"), >, 0);
 	json_object_put(o);
 	daemon_stop(s.d);
