@@ -51,6 +51,29 @@ static bool outbox_next(struct purger *p)
 	return begin_kind(o, o->kind + 1);
 }
 
+/* What is moved is deleted here: the archive must be a table that keeps it, in one transaction. */
+static int check_archive(struct outbox_purger *o, struct err *e)
+{
+	const struct source_conf *conf = o->conf;
+	struct schema s;
+	int rc = 0;
+
+	if (schema_read(
+		    o->base.session, conf->database.name, conf->retention.archive_table, &s, e) < 0)
+		return -1;
+	if (s.kind[0] == '\0')
+		rc = err_set(e, ERR_CONFIG, 0,
+			"the archive table %s does not exist, or the account has no privilege on "
+			"it",
+			conf->retention.archive_table);
+	else if (strcasecmp(s.kind, "BASE TABLE") != 0 || strcasecmp(s.engine, "InnoDB") != 0)
+		rc = err_set(e, ERR_CONFIG, 0,
+			"the archive %s is no InnoDB table: what is moved there could be lost",
+			conf->retention.archive_table);
+	schema_fini(&s);
+	return rc;
+}
+
 /* All columns that can be written, for both sides of the copy: the archive may have more, and in
  * another order. */
 static int read_columns(struct outbox_purger *o, struct err *e)
@@ -61,6 +84,8 @@ static int read_columns(struct outbox_purger *o, struct err *e)
 	o->archive[0] = '\0';
 	if (conf->retention.archive_table == NULL)
 		return 0;
+	if (check_archive(o, e) < 0)
+		return -1;
 	if (schema_read(o->base.session, conf->database.name, conf->table, &s, e) < 0)
 		return -1;
 	buf_reset(&o->columns);

@@ -273,11 +273,11 @@ START_TEST(where_a_batch_takes_longer_than_the_time_limit_smaller_ones_go)
 	struct rig r;
 	struct conf c;
 	struct daemon *d = daemon_new("slow");
-	struct production p = { .first = 1, .count = 300, .aggregates = 60 };
+	struct production p = { .first = 1, .count = 120, .aggregates = 60 };
 
 	rig_open(&r, 1);
 	rig_conf(&r, &c);
-	c.query_ms = 2000;
+	c.query_ms = 1000;
 	daemon_configure(d, &c);
 	db_produce(r.db, &r.schema[0], &p);
 	db_exec(r.db,

@@ -579,6 +579,11 @@ START_TEST(an_archive_that_does_not_fit_is_found_by_check_and_loses_nothing)
 	REQUIRE(strstr(out, "the column more, which the outbox table does not have") != NULL);
 	REQUIRE_INT(purge(d, NULL), ==, 1);
 	REQUIRE_INT(rig_rows(&r, 0, "1"), ==, 3);
+	db_exec(r.db, "ALTER TABLE %s.old_events ENGINE=MyISAM", r.schema[0].name);
+	REQUIRE_INT(purge(d, NULL), ==, 1);
+	if (strstr(last.text, "no InnoDB table") == NULL)
+		FAIL("%s", last.text);
+	REQUIRE_INT(rig_rows(&r, 0, "1"), ==, 3);
 	/* one that can: more columns, another order, a row that is there already */
 	db_exec(r.db,
 		"DROP TABLE %s.old_events; CREATE TABLE %s.old_events LIKE %s.outbox_event; ALTER "
