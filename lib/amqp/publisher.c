@@ -2,6 +2,7 @@
 
 #include "amqp/confirms.h"
 #include "amqp/connection.h"
+#include "amqp/queue_args.h"
 #include "sys/clock.h"
 
 #include <errno.h>
@@ -155,7 +156,8 @@ static void on_return_body(struct amqp_channel *ch, const struct frame *f)
 	}
 }
 
-/* The channel that amqp_check_exchange() opens for a moment, and numbers we never use. */
+/* The channel that amqp_check_exchange() and amqp_queue_ttl() open for a moment, and numbers we
+ * never use. */
 static int on_other_channel(struct amqp_publisher *p, const struct frame *f, struct err *e)
 {
 	uint32_t id = 0;
@@ -476,6 +478,50 @@ int amqp_check_exchange(struct publisher *base, const char *exchange, struct err
 		return e->kind == ERR_REFUSED ? -1 : finished(p, e);
 	if (close_channel(p, WIRE_CHECK, deadline, e) < 0)
 		return finished(p, e);
+	return 0;
+}
+
+static int declare_queue(
+	struct amqp_publisher *p, amqp_queue_declare_t *m, int64_t deadline, struct err *e)
+{
+	if (open_channel(p, WIRE_CHECK, false, deadline, e) < 0)
+		return finished(p, e);
+	if (connection_call(&p->connection, WIRE_CHECK, AMQP_QUEUE_DECLARE_METHOD, m,
+		    AMQP_QUEUE_DECLARE_OK_METHOD, deadline, e) < 0)
+		return e->kind == ERR_REFUSED ? -1 : finished(p, e);
+	if (close_channel(p, WIRE_CHECK, deadline, e) < 0)
+		return finished(p, e);
+	return 0;
+}
+
+int amqp_queue_ttl(struct publisher *base, const char *queue, int64_t *ttl_us, struct err *e)
+{
+	struct amqp_publisher *p = self(base);
+	amqp_queue_declare_t m = { .queue = codec_bytes(slice_str(queue)), .passive = 1 };
+	int64_t deadline = clock_mono_us() + p->connection.conf->connect_timeout_us, ttl_ms;
+	enum queue_args_next next = QUEUE_ARGS_AGAIN;
+	struct queue_args args;
+
+	if (p->dead || !connection_is_open(&p->connection))
+		return not_connected(e);
+	if (p->connection.channel_max < WIRE_CHECK)
+		return err_set(e, ERR_AGAIN, 0, "the broker allows no third channel");
+	if (declare_queue(p, &m, deadline, e) < 0)
+		return -1;
+	queue_args_init(&args);
+	while (next == QUEUE_ARGS_AGAIN) {
+		queue_args_declare(&args, slice_str(queue), &m);
+		if (declare_queue(p, &m, deadline, e) == 0)
+			return err_set(e, ERR_REFUSED, 0,
+				"the broker compares no x-message-ttl of this queue: is it a "
+				"stream?");
+		if (e->kind != ERR_REFUSED || e->code != AMQP_PRECONDITION_FAILED)
+			return -1;
+		next = queue_args_refused(&args, slice_str(e->text), &ttl_ms);
+	}
+	if (next != QUEUE_ARGS_DONE)
+		return -1;
+	*ttl_us = ttl_ms < 0 ? AMQP_NO_TTL : ttl_ms * US_PER_MS;
 	return 0;
 }
 

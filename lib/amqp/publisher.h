@@ -19,6 +19,13 @@ int amqp_publisher_new(struct publisher **out, const struct broker_conf *conf,
  * with the broker's code (404, 403) if not. */
 int amqp_check_exchange(struct publisher *p, const char *exchange, struct err *e) MUST_CHECK;
 
+/* The queue's argument x-message-ttl, or AMQP_NO_TTL. Creates and changes nothing. As above;
+ * ERR_REFUSED with the broker's code: 404 (there is no such queue), 403 (the user may not configure
+ * it), 0 (it does not tell). */
+#define AMQP_NO_TTL INT64_C(-1)
+int amqp_queue_ttl(
+	struct publisher *p, const char *queue, int64_t *ttl_us, struct err *e) MUST_CHECK;
+
 /* What no correct broker does: counted, tolerated. */
 struct amqp_oddities {
 	uint64_t duplicate_acks;
