@@ -212,6 +212,21 @@ const struct broker_conf *config_broker(const struct config *c, const char *name
 	return NULL;
 }
 
+int64_t redelivery_sum(const struct redelivery_conf *r, struct buf *text)
+{
+	const int64_t total_us = r->message_ttl_us + r->max_retry_wait_us + r->manual_window_us;
+	char ttl[STR_DURATION_MAX], wait[STR_DURATION_MAX], window[STR_DURATION_MAX],
+		sum[STR_DURATION_MAX];
+
+	str_duration(r->message_ttl_us, ttl);
+	str_duration(r->max_retry_wait_us, wait);
+	str_duration(r->manual_window_us, window);
+	str_duration(total_us, sum);
+	buf_addf(text, "message_ttl %s + max_retry_wait %s + manual_window %s = %s", ttl, wait,
+		window, sum);
+	return total_us;
+}
+
 int source_make_route(struct route **out, const struct source_conf *source, size_t max_header_bytes,
 	const char *marker, struct err *e)
 {

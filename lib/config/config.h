@@ -134,6 +134,9 @@ struct redelivery_conf {
 	int64_t message_ttl_us;
 	int64_t max_retry_wait_us;
 	int64_t manual_window_us;
+	char *queue; /* the consumer's, whose TTL `check` compares; NULL: none given */
+	char *broker_name;
+	const struct broker_conf *broker; /* which has the queue; NULL: neither was given */
 };
 
 /* A consumer's inbox table. */
@@ -192,6 +195,9 @@ void config_free(struct config *c);
 const struct source_conf *config_source(const struct config *c, const char *name);
 const struct broker_conf *config_broker(const struct config *c, const char *name);
 const struct inbox_conf *config_inbox(const struct config *c, const char *name);
+
+/* For how long a message may come again, in all; appends "message_ttl 3d + ... = 6d". */
+int64_t redelivery_sum(const struct redelivery_conf *r, struct buf *text);
 
 /* Is the window open at that time of the wall clock? */
 bool config_window_open(const struct window_conf *w, int64_t wall_us);

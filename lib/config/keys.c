@@ -172,6 +172,8 @@ static const struct conf_key redelivery_keys[] = {
 	KEY("message_ttl",    CONF_DURATION, redelivery_conf, message_ttl_us,    "3d", 0, DAYS_US(3650)),
 	KEY("max_retry_wait", CONF_DURATION, redelivery_conf, max_retry_wait_us, "1d", 0, DAYS_US(3650)),
 	KEY("manual_window",  CONF_DURATION, redelivery_conf, manual_window_us,  "2d", 0, DAYS_US(3650)),
+	KEY("queue",          CONF_STRING,   redelivery_conf, queue,             NULL, 1, 255, ABSENT("message_ttl is believed")),
+	KEY("broker",         CONF_NAME,     redelivery_conf, broker_name,       NULL, 1, 64, ABSENT("the only one there is")),
 	{ 0 },
 };
 static const struct conf_table redelivery_table = TABLE(redelivery_conf, redelivery_keys);

@@ -70,6 +70,15 @@ static bool broker_names_known(const struct decode *d, const struct config *c)
 	return c->broker_count > 0;
 }
 
+/* "a, b, ..." */
+static void list_brokers(const struct config *c, struct buf *out)
+{
+	for (size_t i = 0; i < c->broker_count && i < 10; i++)
+		buf_addf(out, "%s%s", i > 0 ? ", " : "", c->brokers[i].name);
+	if (c->broker_count > 10)
+		buf_adds(out, ", ...");
+}
+
 static void check_broker(struct view *v)
 {
 	struct node *n = in_source(v, NULL, "broker");
@@ -80,12 +89,10 @@ static void check_broker(struct view *v)
 	v->src->broker = config_broker(v->c, v->src->broker_name);
 	if (v->src->broker != NULL || !broker_names_known(v->d, v->c) || n == NULL || n->bad)
 		return;
-	for (size_t i = 0; i < v->c->broker_count && i < 10; i++)
-		buf_addf(&known, "%s%s", i > 0 ? ", " : "", v->c->brokers[i].name);
+	list_brokers(v->c, &known);
 	fault_at(v->d->faults, n->line, n->column,
-		"sources.%s.broker \"%s\" is not a broker of this file: choose one of %s%s",
-		v->src->name, v->src->broker_name, known.failed ? "those above" : known.data,
-		v->c->broker_count > 10 ? ", ..." : "");
+		"sources.%s.broker \"%s\" is not a broker of this file: choose one of %s",
+		v->src->name, v->src->broker_name, known.failed ? "those above" : known.data);
 	n->bad = true;
 	buf_fini(&known);
 }
@@ -274,16 +281,14 @@ static void check_redelivery(struct decode *d, const struct config *c, size_t in
 {
 	static const char *const parts[] = { "message_ttl", "max_retry_wait", "manual_window" };
 	const struct inbox_conf *in = &c->inboxes[index];
-	const struct redelivery_conf *r = &in->redelivery;
-	const int64_t us[] = { r->message_ttl_us, r->max_retry_wait_us, r->manual_window_us };
 	struct scope s = { d->inbox_nodes[index], NULL };
 	const struct conf_table *keeps = decode_sub_table(&conf_inbox, "retention"),
 				*comes = decode_sub_table(&conf_inbox, "redelivery");
 	struct node *n = decode_find(d, keeps, decode_sub(s, "retention"), "processed");
 	const struct node *at = place(n, NULL, d->inbox_nodes[index]);
-	char kept[STR_DURATION_MAX], sum[STR_DURATION_MAX], part[STR_DURATION_MAX];
+	char kept[STR_DURATION_MAX];
 	struct buf text = { 0 };
-	int64_t total_us = 0;
+	int64_t total_us = redelivery_sum(&in->redelivery, &text);
 	bool good = sound(n);
 
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
@@ -291,19 +296,46 @@ static void check_redelivery(struct decode *d, const struct config *c, size_t in
 
 		good = good && sound(p);
 		at = n == NULL && p != NULL && at == d->inbox_nodes[index] ? p : at;
-		total_us += us[i];
-		str_duration(us[i], part);
-		buf_addf(&text, "%s%s %s", i > 0 ? " + " : "", parts[i], part);
 	}
 	str_duration(in->retention.processed_us, kept);
-	str_duration(total_us, sum);
 	if (in->name != NULL && good && !text.failed && in->retention.processed_us != AGE_NEVER &&
 		in->retention.processed_us <= total_us)
 		fault_at(d->faults, at->line, at->column,
-			"inboxes.%s.retention.processed %s does not exceed %s = %s, for which a "
+			"inboxes.%s.retention.processed %s does not exceed %s, for which a "
 			"message may come again: make it more than that",
-			in->name, kept, text.data, sum);
+			in->name, kept, text.data);
 	buf_fini(&text);
+}
+
+/* Which broker has the queue: the one named, or the only one there is. */
+static void check_queue(struct decode *d, struct config *c, size_t index)
+{
+	struct inbox_conf *in = &c->inboxes[index];
+	struct redelivery_conf *r = &in->redelivery;
+	const struct conf_table *t = decode_sub_table(&conf_inbox, "redelivery");
+	struct scope s = decode_sub((struct scope){ d->inbox_nodes[index], NULL }, "redelivery");
+	struct node *queue = decode_find(d, t, s, "queue"), *n = decode_find(d, t, s, "broker");
+	struct buf known = { 0 };
+
+	if (r->broker_name != NULL)
+		r->broker = config_broker(c, r->broker_name);
+	else if (r->queue != NULL && n == NULL && c->broker_count == 1)
+		r->broker = &c->brokers[0];
+	if (r->broker != NULL || in->name == NULL || !sound(n) || !sound(queue) ||
+		!broker_names_known(d, c))
+		return;
+	list_brokers(c, &known);
+	if (r->broker_name != NULL)
+		fault_at(d->faults, n->line, n->column,
+			"inboxes.%s.redelivery.broker \"%s\" is not a broker of this file: choose "
+			"one of %s",
+			in->name, r->broker_name, known.failed ? "those above" : known.data);
+	else if (r->queue != NULL)
+		fault_at(d->faults, queue->line, queue->column,
+			"inboxes.%s.redelivery.queue does not say on which broker: give "
+			"redelivery.broker, one of %s",
+			in->name, known.failed ? "those above" : known.data);
+	buf_fini(&known);
 }
 
 /* What only shows when all templates of a source come together, such as too many columns. */
@@ -391,5 +423,6 @@ void check_rules(struct decode *d, struct config *c)
 	for (size_t i = 0; i < c->inbox_count; i++) {
 		check_inbox_tables(d, c, i);
 		check_redelivery(d, c, i);
+		check_queue(d, c, i);
 	}
 }

@@ -197,7 +197,9 @@ START_TEST(every_key_lands_in_its_field)
 		"  table: t\n"
 		"  processed_status: DONE\n"
 		"  retention: {processed: 4d, batch: 7}\n"
-		"  redelivery: {message_ttl: 1d, max_retry_wait: 0s, manual_window: 1h}\n"
+		"  redelivery: {message_ttl: 1d, max_retry_wait: 0s, manual_window: 1h, queue: 'in "
+		"v', broker: '"
+		"m'}\n"
 		"- {name: j, database: {name: d, username: u}, retention: {processed: never}}\n");
 	const struct inbox_conf *in = config_inbox(c, "i");
 	const struct source_conf *s = &c->sources[0];
@@ -274,11 +276,42 @@ START_TEST(every_key_lands_in_its_field)
 	ck_assert_int_eq(in->redelivery.message_ttl_us, 86400 * US_PER_SEC);
 	ck_assert_int_eq(in->redelivery.max_retry_wait_us, 0);
 	ck_assert_int_eq(in->redelivery.manual_window_us, 3600 * US_PER_SEC);
+	ck_assert_str_eq(in->redelivery.queue, "in v");
+	ck_assert_str_eq(in->redelivery.broker_name, "m");
+	ck_assert_ptr_eq(in->redelivery.broker, b);
 	ck_assert_str_eq(c->inboxes[1].table, "inbox_event");
+	ck_assert_ptr_null(c->inboxes[1].redelivery.queue);
+	ck_assert_ptr_null(c->inboxes[1].redelivery.broker);
 	ck_assert_str_eq(c->inboxes[1].processed_status, "PROCESSED");
 	ck_assert_int_eq(c->inboxes[1].retention.processed_us, AGE_NEVER);
 	ck_assert_int_eq(c->inboxes[1].redelivery.manual_window_us, 2 * 86400 * US_PER_SEC);
 	config_free(c);
+}
+END_TEST
+
+START_TEST(an_inbox_names_the_broker_of_its_queue_unless_there_is_only_one)
+{
+	static const char *const brokers[] = {
+		"brokers: [{name: m, hosts: [h], username: u}]\n",
+		"brokers: [{name: n, hosts: [h], username: u}, {name: m, hosts: [h], username: "
+		"u}]\n",
+	};
+
+	for (size_t i = 0; i < 2; i++) {
+		char text[1000];
+		struct config *c;
+
+		snprintf(text, sizeof(text),
+			"%ssources: [{name: s, broker: m, database: {name: d, username: u}, "
+			"publish: {exchange: e, routing_key: r}}]\n"
+			"inboxes: [{name: i, database: {name: d, username: u}, redelivery: {queue: "
+			"q, broker: %s}}]\n",
+			brokers[i], i == 0 ? "" : "m");
+		c = load_text(text);
+		ck_assert_str_eq(c->inboxes[0].redelivery.queue, "q");
+		ck_assert_ptr_eq(c->inboxes[0].redelivery.broker, config_broker(c, "m"));
+		config_free(c);
+	}
 }
 END_TEST
 
@@ -579,6 +612,7 @@ END_TEST
 UNIT_MAIN("config", every_bad_configuration_gives_exactly_its_faults,
 	every_fault_has_place_what_and_what_to_do_and_no_secret,
 	the_least_configuration_gets_every_default, every_key_lands_in_its_field,
+	an_inbox_names_the_broker_of_its_queue_unless_there_is_only_one,
 	a_window_is_open_from_its_first_minute_to_before_its_last_also_over_midnight,
 	a_source_inherits_defaults_key_by_key,
 	a_fault_in_defaults_is_reported_once_and_where_it_stands,
