@@ -1,3 +1,4 @@
+#include "check_queue.h"
 #include "cmd.h"
 
 #include "amqp/publisher.h"
@@ -365,6 +366,7 @@ static void mend_connection(
 static void check_broker(struct report *r, const struct config *conf,
 	const struct broker_conf *broker, const struct check_options *o)
 {
+	const struct finding_sink sink = { on_finding, r };
 	struct publisher *publisher = NULL;
 	struct err e = { 0 };
 	char where[100], fix[400];
@@ -384,6 +386,12 @@ static void check_broker(struct report *r, const struct config *conf,
 		if (source->broker == broker &&
 			(o->source == NULL || strcmp(o->source, source->name) == 0))
 			check_exchange(r, source, publisher, o->probe);
+	}
+	for (size_t i = 0; e.kind == ERR_NONE && o->source == NULL && i < conf->inbox_count; i++) {
+		const struct inbox_conf *inbox = &conf->inboxes[i];
+
+		if (inbox->redelivery.queue != NULL && inbox->redelivery.broker == broker)
+			check_queue(inbox, publisher, &sink);
 	}
 	publisher->ops->close(publisher);
 	publisher->ops->free(publisher);

@@ -685,7 +685,146 @@ START_TEST(a_probe_that_is_nacked_or_never_answered_is_a_fault)
 }
 END_TEST
 
-RIG_MAIN("check", 120, to_a_deployment_that_is_well_it_has_nothing_to_say,
+/* --- the queue of an inbox ------------------------------------------------------------------ */
+
+struct inbox_queue {
+	const char *arguments[9]; /* of the queue; none: there is no queue */
+	bool transient;
+	const char *processed; /* the retention, with message_ttl 1h and 10m + 10m */
+	const char *severity, *what, *more;
+};
+
+static void configure_inbox(struct stage *s, const char *queue, const char *processed)
+{
+	static char top[1000];
+	char secret[200];
+
+	daemon_secret(s->d, "source-s0", secret, sizeof(secret));
+	snprintf(top, sizeof(top),
+		"inboxes:\n  - name: i\n    database: { host: %s, port: %u, name: %s, username: "
+		"%s, "
+		"password_file: %s }\n    retention: { processed: %s }\n    redelivery: { "
+		"message_ttl: 1h, max_retry_wait: 10m, manual_window: 10m, queue: \"%s\" }\n",
+		env_get()->db_host, env_get()->db_port, s->rig.schema[0].name,
+		s->rig.schema[0].user, secret, processed, queue);
+	s->conf.top = top;
+	daemon_configure(s->d, &s->conf);
+}
+
+static void open_inbox(struct stage *s)
+{
+	char path[700], *ddl;
+
+	stage_open(s);
+	snprintf(path, sizeof(path), "%s/sql/inbox_event.sql", env_get()->repository);
+	ddl = env_read_file(path);
+	db_exec(s->rig.db, "USE %s; %s", s->rig.schema[0].name, ddl);
+	execute(s, "GRANT SELECT, DELETE ON inbox_event TO $U");
+	free(ddl);
+}
+
+/* The only finding is that of the queue. */
+static void require_queue_finding(const char *queue, const struct inbox_queue *q)
+{
+	struct json_object *o, *list, *f;
+
+	o = command_json();
+	list = json_member(o, "findings");
+	if (json_object_array_length(list) != 1)
+		FAIL("%s: %s%s", queue, command_last.out, command_last.err);
+	f = json_object_array_get_idx(list, 0);
+	require_text(json_text(f, "where"), "inbox i: queue ");
+	require_text(json_text(f, "where"), queue);
+	require_text(json_text(f, "severity"), q->severity);
+	require_text(json_text(f, "what"), q->what);
+	require_text(json_text(f, "what"), q->more != NULL ? q->more : "");
+	require_status(strcmp(q->severity, "fault") == 0 ? 1 : 0);
+	json_object_put(o);
+}
+
+START_TEST(an_inbox_is_compared_with_its_consumers_queue)
+{
+	static const struct inbox_queue queues[] = {
+		{ { "x-message-ttl", "3600000" }, false, "2h", "note", "live for 1h", NULL },
+		{ { "x-message-ttl", "0", "x-expires", "600000" }, false, "2h", "note",
+			"live for 0s", NULL },
+		{ { "x-message-ttl", "5400000" }, false, "2h", "warning", "live for 90m",
+			"message_ttl says 1h" },
+		{ { "x-message-ttl", "5400000" }, false, "never", "warning", "live for 90m",
+			"message_ttl says 1h" },
+		{ { "x-message-ttl", "6000000" }, false, "2h", "fault", "live for 100m",
+			"retention.processed 2h does not exceed message_ttl 100m + max_retry_wait "
+			"10m + manual_window 10m = 2h" },
+		/* more that differs, and is told of before */
+		{ { "x-expires", "600000", "x-dead-letter-exchange", "it's, but current is",
+			  "x-message-ttl", "6000000", "x-overflow", "reject-publish" },
+			true, "2h", "fault", "live for 100m", "= 2h" },
+		{ { "x-queue-type", "quorum", "x-dead-letter-exchange", "dlx", "x-message-ttl",
+			  "3600000" },
+			false, "2h", "note", "live for 1h", NULL },
+		{ { "x-expires", "600000" }, false, "2h", "warning", "has no x-message-ttl",
+			"policy" },
+		{ { "x-queue-type", "stream" }, false, "2h", "warning", "cannot be compared",
+			"stream" },
+		{ { NULL }, false, "2h", "warning", "cannot be compared", "no queue" },
+	};
+	struct stage s;
+
+	open_inbox(&s);
+	for (size_t i = 0; i < ARRAY_LEN(queues); i++) {
+		const struct inbox_queue *q = &queues[i];
+		char name[100];
+
+		snprintf(name, sizeof(name), "%s' but current is '7'", s.rig.queue);
+		if (q->arguments[0] != NULL)
+			mq_declare_queue_with(s.rig.mq, name, !q->transient, q->arguments);
+		configure_inbox(&s, name, q->processed);
+		command_run(s.d, "check", "--json", NULL);
+		require_queue_finding(name, q);
+		/* it stands as it was declared, and where there was none there is none */
+		REQUIRE(mq_queue_exists(s.rig.mq, name) == (q->arguments[0] != NULL));
+		if (q->arguments[0] == NULL)
+			continue;
+		mq_declare_queue_with(s.rig.mq, name, !q->transient, q->arguments);
+		mq_delete_queue(s.rig.mq, name);
+	}
+	stage_close(&s);
+}
+END_TEST
+
+START_TEST(a_user_who_may_not_configure_the_queue_is_told_so)
+{
+	static const char *const ttl[] = { "x-message-ttl", "60000", NULL };
+	static const struct inbox_queue refused = {
+		.severity = "warning", .what = "cannot be compared", .more = "ACCESS_REFUSED"
+	};
+	char user[60], from[100], to[100];
+	const char *add[] = { "add_user", user, env_get()->mq_password, NULL };
+	const char *allow[] = { "set_permissions", "-p", "/", user, "^$", ".*", ".*", NULL };
+	const char *delete[] = { "delete_user", user, NULL };
+	struct stage s;
+
+	open_inbox(&s);
+	snprintf(user, sizeof(user), "u-%s", s.rig.queue);
+	snprintf(from, sizeof(from), "username: %s\n", env_get()->mq_user);
+	snprintf(to, sizeof(to), "username: %s\n", user);
+	mq_control(add);
+	mq_control(allow);
+	mq_delete_queue(s.rig.mq, s.rig.queue);
+	mq_declare_queue_with(s.rig.mq, s.rig.queue, true, ttl);
+	configure_inbox(&s, s.rig.queue, "2h");
+	rewrite(&s, &(struct deployment){ .from = from, .to = to });
+	command_run(s.d, "check", "--json", NULL);
+	mq_control(delete);
+	require_queue_finding(s.rig.queue, &refused);
+	require_text(command_last.out, "configure the queue");
+	stage_close(&s);
+}
+END_TEST
+
+RIG_MAIN("check", 120, a_user_who_may_not_configure_the_queue_is_told_so,
+	an_inbox_is_compared_with_its_consumers_queue,
+	to_a_deployment_that_is_well_it_has_nothing_to_say,
 	connections_off_this_machine_without_tls_or_without_a_verified_server_are_warned_of,
 	a_claim_that_the_server_refuses_is_named, a_probe_says_what_it_does_and_stays_in_no_queue,
 	a_probe_that_is_nacked_or_never_answered_is_a_fault,

@@ -187,6 +187,42 @@ void mq_declare_queue_single(struct mq *mq, const char *name)
 	must(mq, "queue.declare", name);
 }
 
+void mq_declare_queue_with(
+	struct mq *mq, const char *name, bool durable, const char *const *arguments)
+{
+	amqp_table_entry_t entries[10];
+	amqp_table_t table = { 0, entries };
+
+	for (; *arguments != NULL; arguments += 2) {
+		amqp_table_entry_t *e = &entries[table.num_entries++];
+		char *end;
+
+		e->key = bytes(arguments[0]);
+		e->value.kind = AMQP_FIELD_KIND_I64;
+		e->value.value.i64 = strtoll(arguments[1], &end, 10);
+		if (*end != '\0') {
+			e->value.kind = AMQP_FIELD_KIND_UTF8;
+			e->value.value.bytes = bytes(arguments[1]);
+		}
+	}
+	amqp_queue_declare(mq->c, mq->channel, bytes(name), 0, durable, 0, 0, table);
+	must(mq, "queue.declare", name);
+}
+
+bool mq_queue_exists(struct mq *mq, const char *name)
+{
+	amqp_rpc_reply_t r;
+
+	amqp_queue_declare(mq->c, mq->channel, bytes(name), 1, 1, 0, 0, amqp_empty_table);
+	r = amqp_get_rpc_reply(mq->c);
+	if (r.reply_type == AMQP_RESPONSE_NORMAL)
+		return true;
+	if (r.reply_type != AMQP_RESPONSE_SERVER_EXCEPTION || strncmp(why(r), "404", 3) != 0)
+		FAIL("queue.declare (passive) %s: %s", name, why(r));
+	mq_reopen(mq, 5000); /* the channel is gone */
+	return false;
+}
+
 void mq_delete_queue(struct mq *mq, const char *name)
 {
 	amqp_queue_delete(mq->c, mq->channel, bytes(name), 0, 0);

@@ -23,6 +23,10 @@ void mq_declare_queue(struct mq *mq, const char *name);
 void mq_declare_queue_limited(struct mq *mq, const char *name, unsigned most);
 /* It has one consumer at a time. */
 void mq_declare_queue_single(struct mq *mq, const char *name);
+/* `arguments` as name, value, ...: a number, or a text; NULL ends them. */
+void mq_declare_queue_with(
+	struct mq *mq, const char *name, bool durable, const char *const *arguments);
+bool mq_queue_exists(struct mq *mq, const char *name);
 void mq_delete_queue(struct mq *mq, const char *name);
 void mq_bind(struct mq *mq, const char *queue, const char *exchange, const char *key);
 void mq_unbind(struct mq *mq, const char *queue, const char *exchange, const char *key);
