@@ -382,9 +382,11 @@ void settle_written(struct relay *r, struct event *ev, bool lost)
 
 static void leave(struct relay *r, struct event *ev, const struct err *why)
 {
+	enum err_kind kind = why->kind == ERR_REFUSED ? ERR_REFUSED : ERR_RETRY; /* a lock */
 	bool barred = bars_while_left(ev);
 	uint64_t suppressed;
 
+	metric_add(r->metrics->db_errors[kind], 1);
 	r->first_count -= goes_first(ev);
 	ev->left = true;
 	r->first_count += goes_first(ev);
@@ -396,7 +398,7 @@ static void leave(struct relay *r, struct event *ev, const struct err *why)
 	if (log_limit_pass(&r->left_log, r->now_us, LOG_EVERY_US, &suppressed))
 		log_event(r, LOG_LEVEL_WARN,
 			"not settled, the others were: will be tried every second", ev, NULL,
-			why->kind == ERR_REFUSED ? why->text : "somebody has locked the row");
+			kind == ERR_REFUSED ? why->text : "somebody has locked the row");
 }
 
 static void take_up_left(struct relay *r)

@@ -258,6 +258,7 @@ START_TEST(rows_that_somebody_locks_in_flight_cost_their_neighbours_neither_time
 	db_produce(r.db, &r.schema[0], &p);
 	WAIT_FOR(10000, rig_rows(&r, 0, "status<>'SENT'") == 1);
 	REQUIRE(daemon_log(d, "not settled, the others were", NULL) >= 1);
+	REQUIRE(daemon_metric(d, "outboxd_db_errors_total{class=\"retry\",source=\"s0\"}") >= 1);
 	db_exec(other, "ROLLBACK");
 	rig_wait_sent(&r, 0, 10000);
 	daemon_stop(d);
