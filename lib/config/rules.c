@@ -320,17 +320,17 @@ static void check_queue(struct decode *d, struct config *c, size_t index)
 	if (r->broker_name != NULL)
 		r->broker = config_broker(c, r->broker_name);
 	else if (r->queue != NULL && n == NULL && c->broker_count == 1)
-		r->broker = &c->brokers[0];
-	if (r->broker != NULL || in->name == NULL || !sound(n) || !sound(queue) ||
-		!broker_names_known(d, c))
+		r->broker = c->brokers;
+	if (r->broker != NULL || c->brokers == NULL || in->name == NULL || !sound(n) ||
+		!sound(queue) || !broker_names_known(d, c))
 		return;
 	list_brokers(c, &known);
-	if (r->broker_name != NULL)
+	if (r->broker_name != NULL && n != NULL)
 		fault_at(d->faults, n->line, n->column,
 			"inboxes.%s.redelivery.broker \"%s\" is not a broker of this file: choose "
 			"one of %s",
 			in->name, r->broker_name, known.failed ? "those above" : known.data);
-	else if (r->queue != NULL)
+	else if (r->queue != NULL && queue != NULL)
 		fault_at(d->faults, queue->line, queue->column,
 			"inboxes.%s.redelivery.queue does not say on which broker: give "
 			"redelivery.broker, one of %s",
