@@ -1035,8 +1035,8 @@ START_TEST(hostile_server_defaults_change_nothing)
 	    "TRADITIONAL',GLOBAL character_set_server='latin1',GLOBAL time_zone='+05:30',"
 	    "GLOBAL autocommit=0,GLOBAL init_connect='SET NAMES latin1, sql_select_limit=1',"
 	    "GLOBAL wait_timeout=2,GLOBAL %s='SERIALIZABLE',GLOBAL completion_type=1,"
-	    "GLOBAL sql_select_limit=1,GLOBAL max_sort_length=4",
-		isolation);
+	    "GLOBAL sql_select_limit=1,GLOBAL max_sort_length=%u",
+		isolation, mariadb ? 64 : 4);
 	/* whatever happens, the server becomes what it was */
 	rc = s->ops->connect(s, &e);
 	if (rc == 0)
