@@ -120,6 +120,11 @@ static void release_staged(struct relay *r)
 		struct event *ev = container_of(pos, struct event, link);
 
 		list_del(&ev->link);
+		/* whoever sends it next does not know that its last owner may have */
+		if (ev->origin == ROW_EXPIRED)
+			log_event(r, LOG_LEVEL_INFO,
+				"lease taken over, and handed back: the claim may stand", ev, NULL,
+				NULL);
 		verdict_released(r, ev);
 		settle_again(r, ev); /* no loss if they do not */
 	}
