@@ -82,6 +82,25 @@ static bool stands(const struct settle *s, struct slice status, uint32_t retry_c
 	return false;
 }
 
+/* Begins a transaction that asks about the rows twice; returns the statements of a half. */
+static unsigned begin_held(struct mysql_store *s, const uint64_t *ids, size_t count)
+{
+	unsigned chunks = 0;
+
+	buf_reset(&s->text);
+	buf_adds(&s->text, "START TRANSACTION");
+	for (int lock = 0; lock < 2; lock++)
+		for (size_t i = 0; i < count; i += SQL_IDS_MAX) {
+			chunks += !lock;
+			buf_addc(&s->text, ';');
+			sql_held(&s->text, &s->table, s->owner_sql, ids + i,
+				at_most(SQL_IDS_MAX, count - i));
+			if (lock)
+				sql_lock_rows(&s->text, false);
+		}
+	return chunks;
+}
+
 /* The statements of the first half tell who has each row, those of the second lock ours that nobody
  * else has locked. */
 static int row_held(
@@ -111,26 +130,15 @@ static int find_ours(struct resolving *r, struct err *e)
 	struct mysql_store *s = r->store;
 	struct reply reply = { .row = row_held, .arg = r };
 
-	buf_reset(&s->text);
-	buf_adds(&s->text, "START TRANSACTION");
-	for (int lock = 0; lock < 2; lock++)
-		for (size_t i = 0; i < r->count; i += SQL_IDS_MAX) {
-			uint64_t ids[SQL_IDS_MAX];
-			size_t n = at_most(SQL_IDS_MAX, r->count - i);
-
-			for (size_t k = 0; k < n; k++)
-				ids[k] = r->list[i + k].id;
-			r->chunks += !lock;
-			buf_addc(&s->text, ';');
-			sql_held(&s->text, &s->table, s->owner_sql, ids, n);
-			if (lock)
-				sql_lock_rows(&s->text, false);
-		}
+	if (ROOM(s, ids, r->count, e) < 0)
+		return -1;
 	for (size_t i = 0; i < r->count; i++) {
+		s->ids[i] = r->list[i].id;
 		/* until it is found: but what was SENT may have been deleted since */
 		r->list[i].lost = !r->list[i].again || r->list[i].kind != SETTLE_SENT;
 		r->list[i].left = false;
 	}
+	r->chunks = begin_held(s, s->ids, r->count);
 	return store_run(s, &reply, e);
 }
 
@@ -357,19 +365,9 @@ static int renew_found(
 		return -1;
 	renewing->ours = s->ids;
 	session_begin(s->session);
-	buf_reset(&s->text);
-	buf_adds(&s->text, "START TRANSACTION");
-	for (int lock = 0; lock < 2; lock++)
-		for (size_t i = 0; i < renewing->count; i += SQL_IDS_MAX) {
-			renewing->chunks += !lock;
-			buf_addc(&s->text, ';');
-			sql_held(&s->text, &s->table, s->owner_sql, renewing->ids + i,
-				at_most(SQL_IDS_MAX, renewing->count - i));
-			if (lock)
-				sql_lock_rows(&s->text, false);
-		}
 	for (size_t i = 0; i < renewing->count; i++)
 		renewing->out[i] = LEASE_LOST;
+	renewing->chunks = begin_held(s, renewing->ids, renewing->count);
 	if (store_run(s, &r, e) < 0)
 		return session_rollback(s->session, e);
 	ids_sort(renewing->ours, renewing->ours_count);
