@@ -58,6 +58,8 @@ static int on_row(void *arg, enum row_class class, const struct row *row, unsign
 	struct relay *r = arg;
 	struct event *ev;
 
+	if (class == ROW_FRESH && r->claimed[class] == 0)
+		r->first_fresh_us = relay_clock(r);
 	if (r->solo)
 		return 1;
 	if (r->pool.used > 0 && r->pool.bytes >= r->source->max_in_flight_bytes)
@@ -579,8 +581,9 @@ static void claim(struct relay *r, const struct store_look *look)
 	if ((sought && r->staged_count == 0) || (r->solo && r->suspect_class != ROW_EXPIRED))
 		r->suspects = false;
 	note_classes(r, &spec);
-	if (look == NULL && r->staged_count == limit)
-		scan_took(&r->scan, r->now_us, r->now_us - start_us);
+	/* until the first row: what comes after it costs the same wherever the scan began */
+	if (look == NULL && r->staged_count == limit && r->claimed[ROW_FRESH] > 0)
+		scan_took(&r->scan, r->now_us, r->first_fresh_us - start_us);
 	got = admit_staged(r, start_us + r->source->lease_us);
 	if (!r->mq_up || r->blocked || (r->broken.open && !broken))
 		release_unsent(r); /* it went while the database was at work */

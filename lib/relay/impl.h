@@ -61,7 +61,7 @@
 /* What there is to gain by not scanning from the start; of ordered sources, what asking about a
  * batch costs is to be gained as well. */
 #define SCAN_GAIN_US (3 * US_PER_MS)
-#define SCAN_GAIN_ORDERED_US (60 * US_PER_MS)
+#define SCAN_GAIN_ORDERED_US (25 * US_PER_MS)
 /* Looks that are slow have this share of the time, and no more; they come at least so often. */
 #define LOOK_SHARE 50
 #define LOOK_REST_US (10 * US_PER_SEC)
@@ -143,6 +143,7 @@ struct relay {
 	bool may_exist[ROW_CLASSES];
 	int64_t next_due_us; /* when one of those that are delayed falls due, as far as we know */
 	unsigned claimed[ROW_CLASSES]; /* by the last claim */
+	int64_t first_fresh_us;        /* when it brought the first FRESH one */
 	/* Where writes take longer than query_timeout they are halved, so many times. */
 	unsigned halvings;
 	int64_t look_us;         /* what the last look took */

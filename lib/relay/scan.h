@@ -25,7 +25,7 @@ struct scan {
 	int64_t gain_us;     /* less is not worth while */
 	int64_t from_us;     /* created_at of the row claimed last; 0: none, begin at the start */
 	enum scan_kind kind; /* of the one under way, or the last */
-	double mean_us[2];   /* what they take, running mean; 0: not known */
+	double mean_us[2];   /* until the first row, running mean; 0: not known */
 	double usual_us;     /* what whole ones took when a part was no better, or less since */
 	int64_t next_whole_us, next_try_us;
 };
@@ -38,7 +38,7 @@ int64_t scan_begin(struct scan *s, int64_t now_us, bool whole);
 void scan_claimed(struct scan *s, int64_t created_us);
 /* A row from before may be FRESH again. */
 void scan_released(struct scan *s, int64_t created_us);
-/* The scan has found as many rows as it was to. */
+/* The scan has found as many rows as it was to, the first of them after so long. */
 void scan_took(struct scan *s, int64_t now_us, int64_t took_us);
 
 #endif
