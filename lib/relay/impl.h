@@ -25,6 +25,8 @@
 #define OVERDUE_GRACE_US (1 * US_PER_SEC)
 /* A verdict waits at most so long for company while other work goes on. */
 #define SETTLE_AGE_US (50 * US_PER_MS)
+/* So long while both sessions are busy. */
+#define SETTLE_LATE_US (250 * US_PER_MS)
 /* So many messages returned in a row, of at least so many rows, with nothing confirmed between, are
  * an outage of the route. */
 #define ROUTE_RETURNS 50
@@ -140,6 +142,7 @@ struct relay {
 	struct pacer pacer;
 	struct scan scan;
 	/* whether there may be such rows: RETRY and DUE are asked for only then */
+	unsigned sent_max; /* rows sent, and not yet settled */
 	bool may_exist[ROW_CLASSES];
 	int64_t next_due_us; /* when one of those that are delayed falls due, as far as we know */
 	unsigned claimed[ROW_CLASSES]; /* by the last claim */

@@ -194,7 +194,8 @@ static void probe_exchange(struct relay *r)
 
 static bool window_full(const struct relay *r)
 {
-	return relay_in_flight(r) >= r->source->max_in_flight;
+	return relay_in_flight(r) >= r->source->max_in_flight ||
+	       relay_in_flight(r) + r->settling_count + r->beside_count >= r->sent_max;
 }
 
 /* Those that wait to be alone come before the fast ones, which would leave no room for them; but

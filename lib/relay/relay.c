@@ -302,9 +302,9 @@ int64_t relay_turn(struct relay *r)
 	return more ? r->now_us : next_turn(r);
 }
 
-/* Rows claimed and not yet settled: what may be in flight, and with a small window still enough for
- * one batch to be claimed while another is under way. */
-static unsigned window_rows(const struct source_conf *source)
+/* Rows sent and not yet settled: what may be in flight, and with a small window still enough for
+ * one batch to be sent while another is being written. */
+static unsigned sent_rows(const struct source_conf *source)
 {
 	unsigned two =
 		source->batch +
@@ -349,7 +349,10 @@ int relay_new(struct relay **out, const struct relay_conf *conf, struct store *s
 	 * the connection. */
 	if (source_make_route(&r->route, source, SIZE_MAX, NULL, e) < 0)
 		goto fail;
-	event_pool_init(&r->pool, window_rows(source), route_extra_columns(r->route, &extra));
+	r->sent_max = sent_rows(source);
+	/* while so many are out another batch can be claimed */
+	event_pool_init(&r->pool, source->max_in_flight + source->batch,
+		route_extra_columns(r->route, &extra));
 	r->exchange_fixed = route_exchange_fixed(r->route);
 	r->settles = calloc(STATEMENT_IDS, sizeof(r->settles[0]));
 	r->ids = calloc(STATEMENT_IDS, sizeof(r->ids[0]));

@@ -314,15 +314,17 @@ unsigned settle_full(const struct relay *r)
 int64_t settle_next(const struct relay *r)
 {
 	const struct event *oldest = list_first(&r->settling, struct event, link);
-	bool claims = claim_at_once(r); /* which goes first, beside a batch that is being written */
-	bool full = r->settling_count >= settle_full(r) && !(claims && r->beside_count > 0);
+	bool claims = claim_at_once(r);
+	bool busy =
+		claims && r->beside_count > 0; /* both sessions: these are the second one's next */
+	bool full = r->settling_count >= settle_full(r) && !busy;
 	bool idle = relay_in_flight(r) == 0 && !claims;
 
 	if (oldest == NULL)
 		return r->left_count > 0 ? r->left_until_us : TIME_NEVER;
 	if (r->first_count > 0 || full || idle || r->stopping)
 		return r->now_us;
-	return oldest->since_us + SETTLE_AGE_US;
+	return oldest->since_us + (busy ? SETTLE_LATE_US : SETTLE_AGE_US);
 }
 
 void settle_again(struct relay *r, struct event *ev)

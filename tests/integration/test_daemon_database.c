@@ -48,9 +48,9 @@ static void scene_close(struct scene *s)
 
 /* Events while the rule hits some of the statements; each arrives exactly once. The lease of a
  * minute never runs out: whatever was claimed came back by itself. */
-static void survive_with(uint64_t events, const char *ordering, struct proxy_rule rule)
+static void survive_with(struct production p, const char *ordering, struct proxy_rule rule)
 {
-	struct production p = { .first = 1, .count = events, .aggregates = 300 };
+	struct producer *producer = NULL;
 	struct scene s;
 
 	scene_open(&s, ordering);
@@ -59,9 +59,15 @@ static void survive_with(uint64_t events, const char *ordering, struct proxy_rul
 		daemon_configure(s.daemon, &s.conf);
 	}
 	rule.skip = 2;
-	db_produce(s.rig.db, &s.rig.schema[0], &p);
+	if (p.per_second == 0)
+		db_produce(s.rig.db, &s.rig.schema[0], &p);
 	proxy_rule(s.database, &rule);
 	daemon_start(s.daemon);
+	if (p.per_second > 0) {
+		producer = producer_start(&s.rig.schema[0], &p);
+		WAIT_FOR(45000, proxy_hits(s.database) >= rule.times);
+		producer_stop(producer);
+	}
 	rig_wait_sent(&s.rig, 0, 45000);
 	REQUIRE_INT(proxy_hits(s.database), ==, rule.times);
 	REQUIRE_INT(daemon_metric(s.daemon, "outboxd_lease_lost_total{source=\"s0\"}"), ==, 0);
@@ -72,7 +78,19 @@ static void survive_with(uint64_t events, const char *ordering, struct proxy_rul
 
 static void survive(const char *ordering, struct proxy_rule rule)
 {
-	survive_with(3000, ordering, rule);
+	survive_with((struct production){ .first = 1, .count = 3000, .aggregates = 300 }, ordering,
+		rule);
+}
+
+/* A few events at a time: what is settled is settled by the session that claims. */
+static void survive_trickle(const char *ordering, struct proxy_rule rule)
+{
+	survive_with((struct production){ .first = 1,
+			     .count = 1000000,
+			     .aggregates = 300,
+			     .transaction = 5,
+			     .per_second = 300 },
+		ordering, rule);
 }
 
 START_TEST(a_claim_whose_commit_ends_in_a_deadlock_is_not_published)
@@ -122,13 +140,14 @@ END_TEST
 
 START_TEST(a_settlement_whose_commit_is_never_answered_is_not_published_again)
 {
-	survive("none", (struct proxy_rule){ "COMMIT", SETTLE, PROXY_DROP_AFTER, .times = 3 });
+	survive_trickle(
+		"none", (struct proxy_rule){ "COMMIT", SETTLE, PROXY_DROP_AFTER, .times = 3 });
 }
 END_TEST
 
 START_TEST(a_settlement_of_an_ordered_source_cut_off_before_its_commit_is_written_later)
 {
-	survive("aggregate",
+	survive_trickle("aggregate",
 		(struct proxy_rule){ "COMMIT", SETTLE, PROXY_DROP_BEFORE, .times = 3 });
 }
 END_TEST
@@ -148,22 +167,22 @@ END_TEST
 /* One of these right after another on the same connection: that is the second session. */
 START_TEST(a_settlement_beside_the_claims_that_is_never_answered_is_not_published_again)
 {
-	survive_with(
-		20000, "none", (struct proxy_rule){ SETTLE, SETTLE, PROXY_DROP_AFTER, .times = 1 });
+	survive_with((struct production){ .first = 1, .count = 20000, .aggregates = 300 }, "none",
+		(struct proxy_rule){ SETTLE, SETTLE, PROXY_DROP_AFTER, .times = 1 });
 }
 END_TEST
 
 START_TEST(a_settlement_beside_the_claims_that_is_cut_off_is_written_later)
 {
-	survive_with(20000, "aggregate",
-		(struct proxy_rule){ SETTLE, SETTLE, PROXY_DROP_BEFORE, .times = 1 });
+	survive_with((struct production){ .first = 1, .count = 20000, .aggregates = 300 },
+		"aggregate", (struct proxy_rule){ SETTLE, SETTLE, PROXY_DROP_BEFORE, .times = 1 });
 }
 END_TEST
 
 START_TEST(a_settlement_beside_the_claims_that_hangs_is_given_up_after_query_timeout)
 {
-	survive_with(20000, "aggregate",
-		(struct proxy_rule){ SETTLE, SETTLE, PROXY_SWALLOW, .times = 1 });
+	survive_with((struct production){ .first = 1, .count = 20000, .aggregates = 300 },
+		"aggregate", (struct proxy_rule){ SETTLE, SETTLE, PROXY_SWALLOW, .times = 1 });
 }
 END_TEST
 
@@ -239,7 +258,8 @@ END_TEST
 
 START_TEST(a_settlement_whose_commit_vanishes_on_its_way_is_written_later)
 {
-	survive("aggregate", (struct proxy_rule){ "COMMIT", SETTLE, PROXY_SWALLOW, .times = 2 });
+	survive_trickle(
+		"aggregate", (struct proxy_rule){ "COMMIT", SETTLE, PROXY_SWALLOW, .times = 2 });
 }
 END_TEST
 
