@@ -141,8 +141,8 @@ struct relay {
 	struct relay_log db_log[RELAY_LOGS];
 	struct pacer pacer;
 	struct scan scan;
-	/* whether there may be such rows: RETRY and DUE are asked for only then */
 	unsigned sent_max; /* rows sent, and not yet settled */
+	/* whether there may be such rows: RETRY and DUE are asked for only then */
 	bool may_exist[ROW_CLASSES];
 	int64_t next_due_us; /* when one of those that are delayed falls due, as far as we know */
 	unsigned claimed[ROW_CLASSES]; /* by the last claim */

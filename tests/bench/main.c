@@ -29,8 +29,8 @@ static const char usage[] =
 	"usage: bench [options], with the variables of tests/servers env\n"
 	"  --parts LIST   throughput, claims, held, latency, idle, memory, with commas; or all\n"
 	"                 (throughput,memory)\n"
-	"  --events N     of a throughput pass (50000)\n"
-	"  --rounds N     of throughput; the best counts (3)\n"
+	"  --events N     of a throughput pass (20000)\n"
+	"  --rounds N     of throughput; their mean counts (5)\n"
 	"  --rows N       of the large tables that are claimed from (1000000)\n"
 	"  --most N       pending rows of one larger still (none)\n"
 	"  --claims N     of each table (100)\n"
@@ -140,8 +140,8 @@ int main(int argc, char **argv)
 	static struct report r;
 	struct bench b = {
 		.bin = "build/outboxd",
-		.events = 50000,
-		.rounds = 3,
+		.events = 20000,
+		.rounds = 5,
 		.memory = 20000,
 		.rows = 1000000,
 		.claims = 100,

@@ -24,7 +24,7 @@ static void text_passes(const struct bench *b, const struct report *r, FILE *f)
 {
 	double one = rate(&r->pass[ONE_BY_ONE]);
 
-	fprintf(f, "\nThroughput, best of %u rounds; CPU in microseconds an event\n", b->rounds);
+	fprintf(f, "\nThroughput, mean of %u rounds; CPU in microseconds an event\n", b->rounds);
 	fprintf(f, "%-20s %8s %9s %7s %7s %7s %11s %9s %7s\n", "", "events", "events/s", "mysqld",
 		"broker", "client", "one-by-one", "of limit", "by CPU");
 	for (unsigned i = 0; i < r->passes; i++) {

@@ -118,14 +118,14 @@ void fill(const char *schema, uint64_t events)
 		uint64_t n = events - from < 10000 ? events - from : 10000;
 
 		sql("INSERT INTO outbox_event "
-		    "(event_id,aggregate_type,aggregate_id,event_type,payload) "
+		    "(event_id,aggregate_type,aggregate_id,event_type,payload,created_at) "
 		    "SELECT UUID(),'order',CONCAT('order-',n%%%d),'OrderCreated',"
 		    "JSON_OBJECT('orderId',n,'customer','customer-0001','currency','EUR','total',"
 		    "1234.5,'note','zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz'"
-		    ") "
+		    "),NOW(6)-INTERVAL (%" PRIu64 "-n)*200 MICROSECOND "
 		    "FROM (WITH RECURSIVE t AS (SELECT %" PRIu64
 		    " n UNION ALL SELECT n+1 FROM t WHERE n<%" PRIu64 ") SELECT n FROM t) x",
-			AGGREGATES, from + 1, from + n);
+			AGGREGATES, events, from + 1, from + n);
 	}
 }
 
