@@ -334,11 +334,13 @@ static int await(
 			*e = why;
 			return -1;
 		}
-		/* Our close and the broker's crossed: its answer to ours is still to come. */
-		if (reply != AMQP_CHANNEL_CLOSE_OK_METHOD) {
-			*e = why;
-			return -1;
-		}
+		/* Our close and the broker's crossed: the channel is closed, and its number free
+		 * once the broker has our answer, which goes before all we send now. Its own answer
+		 * RabbitMQ 4 may leave out; one that comes is passed over. */
+		if (reply == AMQP_CHANNEL_CLOSE_OK_METHOD)
+			return 0;
+		*e = why;
+		return -1;
 	}
 	if (found == 0)
 		return err_set(e, ERR_LINK, ETIMEDOUT, "no answer from the broker in time");
