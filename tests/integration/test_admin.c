@@ -894,7 +894,7 @@ START_TEST(the_daemon_counts_its_tables_and_never_shows_old_counts_as_new)
 	REQUIRE_INT(daemon_metric(s.d, "outboxd_broker_blocked{broker=\"main\"}"), ==, 0);
 	/* a source that cannot be counted has no counts */
 	REQUIRE_INT(daemon_metric(s.d, "outboxd_backlog_events{source=\"s1\"}"), ==, -1);
-	REQUIRE(daemon_metric(s.d, "outboxd_sample_age_seconds{source=\"s1\"}") > 1);
+	WAIT_FOR(5000, daemon_metric(s.d, "outboxd_sample_age_seconds{source=\"s1\"}") > 1);
 
 	env_sleep_ms(500); /* the page is made several times a second */
 	REQUIRE_INT(
