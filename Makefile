@@ -48,7 +48,7 @@ UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 INTEGRATION_BIN := $(patsubst tests/integration/%.c,$(B)/tests/it/%,$(INTEGRATION))
 TOOL_BIN := $(patsubst tests/tools/%.c,$(B)/tools/%,$(TOOLS)) $(B)/tools/bench
 
-.PHONY: all missing clean help unit sim fuzz integration tools tests check demo bench lint format install uninstall chaos e2e soak valgrind deb deb-check
+.PHONY: all missing clean help unit sim fuzz integration tools tests check demo bench lint format install uninstall chaos e2e soak valgrind rabbitmq4 deb deb-check
 all: missing $(B)/outboxd
 
 missing:
@@ -124,6 +124,8 @@ soak:
 	@tests/chaos/soak
 valgrind:
 	@tests/chaos/soak valgrind
+rabbitmq4:
+	@OUTBOXD_RABBITMQ=sid OUTBOXD_SERVERS_DIR=$(B)/servers-4 tests/check integration modules
 deb: all
 	@conf/deb/build
 deb-check:
@@ -186,6 +188,7 @@ help:
 	@echo 'make fuzz         the simulation with fresh seeds, for minutes; SIM_EVENTS'
 	@echo 'make soak         one daemon, a long mild load: is what it takes flat? SOAK_SECONDS'
 	@echo 'make valgrind     the daemon under memcheck, for a minute'
+	@echo 'make rabbitmq4    the integration tests with RabbitMQ 4, from Debian sid'
 	@echo 'make unit sim integration   parts of check; integration wants: eval "$$(tests/servers env)"'
 	@echo 'MYSQL=mysqlclient           builds with that client library instead of the first one found'
 
