@@ -159,6 +159,9 @@ enum queue_args_next queue_args_refused(struct queue_args *q, struct slice refus
 	for (size_t i = 0; i < q->count; i++)
 		if (strcmp(q->known[i].name, a.name) == 0)
 			return QUEUE_ARGS_STUCK; /* given as told, and still it differs */
+	/* RabbitMQ 4 compares it with the virtual host's default, and tells no type. */
+	if (a.has && a.type[0] == '\0' && strcmp(a.name, "x-queue-type") == 0)
+		str_copy(a.type, sizeof(a.type), "longstr");
 	if (!a.has || a.type[0] == '\0' || q->count == QUEUE_ARGS_MAX)
 		return QUEUE_ARGS_STUCK;
 	q->known[q->count++] = a;

@@ -120,6 +120,24 @@ START_TEST(each_refusal_corrects_the_next_declaration_until_the_ttl_is_told)
 }
 END_TEST
 
+START_TEST(the_type_of_a_queue_is_told_without_the_type_of_the_value)
+{
+	struct queue_args q;
+	amqp_queue_declare_t m;
+	int64_t ttl_ms = 0;
+
+	queue_args_init(&q);
+	ck_assert_int_eq(
+		hear(&q, REFUSED("x-queue-type", "received 'classic' but current is 'quorum'"),
+			&ttl_ms),
+		QUEUE_ARGS_AGAIN);
+	queue_args_declare(&q, SLICE_LIT("q"), &m);
+	ck_assert_int_eq(m.arguments.num_entries, 2);
+	ck_assert_int_eq(m.arguments.entries[1].value.kind, AMQP_FIELD_KIND_UTF8);
+	ck_assert_uint_eq(m.arguments.entries[1].value.value.bytes.len, strlen("quorum"));
+}
+END_TEST
+
 START_TEST(no_declaration_could_ever_create_a_queue)
 {
 	struct queue_args q;
@@ -175,4 +193,5 @@ END_TEST
 UNIT_MAIN("queue_args", a_refusal_names_the_argument_and_what_the_queue_has,
 	what_is_cut_short_or_something_else_is_not_guessed_at,
 	each_refusal_corrects_the_next_declaration_until_the_ttl_is_told,
+	the_type_of_a_queue_is_told_without_the_type_of_the_value,
 	no_declaration_could_ever_create_a_queue, what_leads_nowhere_is_given_up)
