@@ -16,15 +16,6 @@ static unsigned collect(struct relay *r)
 	return count;
 }
 
-/* A batch is full, or has waited for company long enough. */
-static bool is_due(const struct relay *r)
-{
-	const struct event *oldest = list_first(&r->settling, struct event, link);
-
-	return r->settling_count >= settle_full(r) ||
-	       (oldest != NULL && r->now_us >= oldest->since_us + SETTLE_AGE_US);
-}
-
 static void rest(struct relay *r, const struct err *e)
 {
 	r->beside_rest_us = r->now_us + BESIDE_REST_US;
@@ -39,10 +30,12 @@ bool beside_begin(struct relay *r)
 	unsigned count;
 
 	if (!r->pacer.hot || r->stopping || r->beside_count + r->first_count > 0 ||
-		r->now_us < r->beside_rest_us || !is_due(r))
+		r->now_us < r->beside_rest_us)
 		return false;
+	/* a batch is full, or has waited for company long enough */
 	count = collect(r);
-	if (count == 0)
+	if (count == 0 ||
+		(count < settle_full(r) && r->now_us < r->events[0]->since_us + SETTLE_AGE_US))
 		return false;
 	events_sort_by_id(r->events, count);
 	for (unsigned i = 0; i < count; i++)

@@ -42,7 +42,7 @@ bool claim_allowed(const struct relay *r)
 	if (r->broken.open)
 		return circuit_may_try(&r->broken, r->now_us) && r->pool.used == 0;
 	return r->ready_count - r->quarantine_count <= batch / 2 &&
-	       r->pool.max - r->pool.used >= (batch + 1) / 2 &&
+	       r->pool.max - r->pool.used >= (batch + 1) / 2 && claim_limit(r) > 0 &&
 	       (r->pool.bytes < r->source->max_in_flight_bytes / 2 || r->pool.used == 0);
 }
 

@@ -25,7 +25,7 @@
 #define OVERDUE_GRACE_US (1 * US_PER_SEC)
 /* A verdict waits at most so long for company while other work goes on. */
 #define SETTLE_AGE_US (50 * US_PER_MS)
-/* So long while both sessions are busy. */
+/* So long SENT does, while both sessions are busy. */
 #define SETTLE_LATE_US (250 * US_PER_MS)
 /* So many messages returned in a row, of at least so many rows, with nothing confirmed between, are
  * an outage of the route. */
@@ -107,6 +107,7 @@ struct relay {
 	struct list beside;   /* CONFIRMED: being written on the second session */
 	struct list left;     /* as `settling`; could not be written for now, the others were */
 	unsigned quarantine_count, out_count[CHANNELS], settling_count, beside_count;
+	unsigned first_only_count; /* of those in settling: not for the second session */
 	unsigned
 		first_count; /* in `settling` or `left`, to be written before anything is claimed */
 	unsigned left_count;

@@ -2,6 +2,7 @@
 
 #include "relay/backoff.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,12 @@ static bool goes_first(const struct event *ev)
 	return ev->again || (ev->verdict == SETTLE_RELEASE && !ev->left);
 }
 
+/* The second session writes SENT, and nothing of what was left. */
+static bool for_the_first(const struct event *ev)
+{
+	return ev->verdict != SETTLE_SENT || ev->left;
+}
+
 static void to_settling(
 	struct relay *r, struct event *ev, enum event_state to, enum settle_kind verdict)
 {
@@ -100,6 +107,7 @@ static void to_settling(
 	ev->since_us = r->now_us;
 	list_push_back(&r->settling, &ev->link);
 	r->settling_count++;
+	r->first_only_count += for_the_first(ev);
 }
 
 static void leave_lane(struct relay *r, struct event *ev)
@@ -412,6 +420,7 @@ static void take_up_left(struct relay *r)
 		list_push_front(&r->settling, &ev->link);
 	}
 	r->settling_count += r->left_count;
+	r->first_only_count += r->left_count;
 	r->left_count = 0;
 }
 
@@ -471,6 +480,7 @@ bool settle_turn(struct relay *r)
 
 		list_del(&ev->link);
 		r->settling_count--;
+		r->first_only_count -= for_the_first(ev);
 		if (r->settles[i].left) {
 			leave(r, ev, &e);
 			continue;
@@ -478,6 +488,7 @@ bool settle_turn(struct relay *r)
 		note_due(r, ev, &r->settles[i]);
 		settle_written(r, ev, r->settles[i].lost);
 	}
+	assert(r->first_only_count <= r->settling_count);
 	return true;
 }
 
