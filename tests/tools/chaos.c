@@ -355,7 +355,7 @@ static void open_all(void)
 }
 
 /* Events whose second copy somebody announced: taken over from one who may have sent them, or sent
- * again after an unknown outcome. A copy nobody knew of is a fault. */
+ * again after an unknown outcome. A copy nobody knew of is a fault. What was charged is printed. */
 static void collect_suspects(const struct schema *s)
 {
 	static const char *const reasons[] = { "lease taken over", "sent again",
@@ -369,6 +369,8 @@ static void collect_suspects(const struct schema *s)
 			line = strtok_r(NULL, "\n", &save)) {
 			char *at = strstr(line, wanted);
 
+			if (at != NULL && strstr(line, "event failed") != NULL)
+				printf("charged: %s\n", line);
 			for (size_t n = 0; at != NULL && n < ARRAY_LEN(reasons); n++) {
 				if (strstr(line, reasons[n]) == NULL)
 					continue;
