@@ -453,6 +453,21 @@ int amqp_publisher_new(struct publisher **out, const struct broker_conf *conf,
 	return 0;
 }
 
+/* One call over a channel of its own. ERR_REFUSED: the broker closed that, nothing else. */
+static int call_aside(struct amqp_publisher *p, uint32_t id, void *method, uint32_t reply,
+	int64_t deadline_us, struct err *e)
+{
+	if (p->connection.channel_max < WIRE_CHECK)
+		return err_set(e, ERR_AGAIN, 0, "the broker allows no third channel");
+	if (open_channel(p, WIRE_CHECK, false, deadline_us, e) < 0)
+		return finished(p, e);
+	if (connection_call(&p->connection, WIRE_CHECK, id, method, reply, deadline_us, e) < 0)
+		return e->kind == ERR_REFUSED ? -1 : finished(p, e);
+	if (close_channel(p, WIRE_CHECK, deadline_us, e) < 0)
+		return finished(p, e);
+	return 0;
+}
+
 int amqp_check_exchange(struct publisher *base, const char *exchange, struct err *e)
 {
 	struct amqp_publisher *p = self(base);
@@ -469,29 +484,15 @@ int amqp_check_exchange(struct publisher *base, const char *exchange, struct err
 		return 0; /* the default exchange is always there, and must not be asked for */
 	if (m.exchange.len > UINT8_MAX)
 		return err_set(e, ERR_REFUSED, 0, "the name is longer than 255 bytes");
-	if (p->connection.channel_max < WIRE_CHECK)
-		return err_set(e, ERR_AGAIN, 0, "the broker allows no third channel");
-	if (open_channel(p, WIRE_CHECK, false, deadline, e) < 0)
-		return finished(p, e);
-	if (connection_call(&p->connection, WIRE_CHECK, AMQP_EXCHANGE_DECLARE_METHOD, &m,
-		    AMQP_EXCHANGE_DECLARE_OK_METHOD, deadline, e) < 0)
-		return e->kind == ERR_REFUSED ? -1 : finished(p, e);
-	if (close_channel(p, WIRE_CHECK, deadline, e) < 0)
-		return finished(p, e);
-	return 0;
+	return call_aside(
+		p, AMQP_EXCHANGE_DECLARE_METHOD, &m, AMQP_EXCHANGE_DECLARE_OK_METHOD, deadline, e);
 }
 
 static int declare_queue(
-	struct amqp_publisher *p, amqp_queue_declare_t *m, int64_t deadline, struct err *e)
+	struct amqp_publisher *p, amqp_queue_declare_t *m, int64_t deadline_us, struct err *e)
 {
-	if (open_channel(p, WIRE_CHECK, false, deadline, e) < 0)
-		return finished(p, e);
-	if (connection_call(&p->connection, WIRE_CHECK, AMQP_QUEUE_DECLARE_METHOD, m,
-		    AMQP_QUEUE_DECLARE_OK_METHOD, deadline, e) < 0)
-		return e->kind == ERR_REFUSED ? -1 : finished(p, e);
-	if (close_channel(p, WIRE_CHECK, deadline, e) < 0)
-		return finished(p, e);
-	return 0;
+	return call_aside(
+		p, AMQP_QUEUE_DECLARE_METHOD, m, AMQP_QUEUE_DECLARE_OK_METHOD, deadline_us, e);
 }
 
 int amqp_queue_ttl(struct publisher *base, const char *queue, int64_t *ttl_us, struct err *e)
@@ -504,8 +505,6 @@ int amqp_queue_ttl(struct publisher *base, const char *queue, int64_t *ttl_us, s
 
 	if (p->dead || !connection_is_open(&p->connection))
 		return not_connected(e);
-	if (p->connection.channel_max < WIRE_CHECK)
-		return err_set(e, ERR_AGAIN, 0, "the broker allows no third channel");
 	if (declare_queue(p, &m, deadline, e) < 0)
 		return -1;
 	queue_args_init(&args);
